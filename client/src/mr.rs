@@ -428,7 +428,8 @@ pub struct Reregistration<'a> {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // Fails only if the session has ended, which ends the registration as well.
+        // Fails if the session has ended, which ends the registration as well; if memory windows are
+        // bound to the region, which stays until the session ends; or if a worker does not answer.
         let _ = self.end();
     }
 }

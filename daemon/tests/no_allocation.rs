@@ -148,7 +148,7 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
     let other = Egress::HandOver { to: DeviceId(0) };
-    for (via, shares) in [(other, false), (other, true), (Egress::SameEndpoint, false), (Egress::SameEndpoint, true)] {
+    for (via, shares) in [(other, false), (other, true), (Egress::SameDevice, false), (Egress::SameDevice, true)] {
         let mut client = if shares { rig.sharing_client(0, 1 << 20, on) } else { rig.client(0, 1 << 20, on) };
         rig.connect(&client.qps[0], &client.qps[1], via);
         exchange(&mut client, 50, 60_000);

@@ -6,14 +6,17 @@ mod served;
 
 use std::{
     fs::{File, OpenOptions},
-    io::Write,
+    io::{IoSlice, Write},
     num::NonZeroUsize,
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::fs::FileExt,
     },
     ptr::NonNull,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -21,13 +24,25 @@ use std::{
 use nix::sys::{
     mman::{MapFlags, ProtFlags, mmap, munmap},
     resource::{Resource, setrlimit},
+    socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair},
 };
+use roced::worker::worker_memory::WorkerMemory;
 use roced_abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
 use roced_client::{
     Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
     Reregistration, SendRequest, ServiceType, Status, WindowKind,
 };
-use roced_types::state;
+use roced_memory::{
+    backing::Backing,
+    descriptor,
+    proxied::{CopyThread, ProxiedMemory},
+    users::UserAccounts,
+};
+use roced_transport::{
+    io::App as _,
+    mr::{Mr, MrKey, MrTable, Right, Scope},
+};
+use roced_types::{MemoryObjectId, Pdn, WorkerId, access, state};
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone,
     pair::{Pair, pattern},
@@ -465,4 +480,45 @@ fn read_only_memory_is_not_registered_for_writing() {
     let change = Reregistration { access: Some(Access::REMOTE_WRITE), ..Reregistration::default() };
     let refused = region.reregister(&change).expect_err("it is constant");
     assert!(matches!(refused, Error::Refused { refusal: Refusal::InvalidArgument, .. }), "{refused}");
+}
+
+/// A worker that gives memory back has written everything to it: written later, bytes would
+/// replace newer ones of the program.
+#[test]
+fn released_memory_is_written_before_and_not_after() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("ends");
+    let own = OpenOptions::new().read(true).write(true).open("/proc/self/mem").expect("procfs");
+    let descriptors = [own.as_raw_fd()];
+    let message = [ControlMessage::ScmRights(&descriptors)];
+    sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None).expect("room");
+    let mut incoming = descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().user(1)).expect("a message");
+    let copies = CopyThread::new(incoming.descriptors.remove(0)).expect("a thread");
+
+    let memories = [Private::of_file(4096), Private::of_file(4096)];
+    let mut table = MrTable::new(4);
+    let mut worker = WorkerMemory::new(WorkerId(0), 4, 4);
+    for (number, memory) in (1..).zip(&memories) {
+        let va = memory.base.as_ptr().expose_provenance() as u64;
+        let (key, access, object) =
+            (MrKey(number << 8), access::LOCAL_WRITE | access::REMOTE_WRITE, MemoryObjectId(number));
+        let mr = Mr { key, pd: Pdn(1), access, va, length: 4096, object, offset: 0, scope: Scope::Region };
+        table.set(mr).expect("room");
+        let backing = ProxiedMemory::new(&copies, &(va..va + 4096), true).expect("it is mapped");
+        assert!(worker.hold(object, Backing::Proxied(Arc::new(backing))).is_ok(), "room");
+    }
+    let span = |number: usize| {
+        let va = memories[number].base.as_ptr().addr() as u64;
+        table.check(Pdn(1), MrKey((number as u32 + 1) << 8), Right::RemoteWrite, va, 4).expect("it is registered")
+    };
+    // SAFETY: our own mapping; the copy thread has answered when it is read.
+    let byte = || unsafe { memories[0].base.as_ptr().read_volatile() };
+    worker.write(span(0), &[7; 4]).expect("it is staged");
+    drop(worker.release(MemoryObjectId(1)));
+    assert_eq!(byte(), 7);
+    // SAFETY: our own mapping, which the daemon has given back.
+    unsafe { memories[0].base.as_ptr().write_volatile(1) };
+    worker.write(span(1), &[9; 4]).expect("it is staged");
+    worker.publish();
+    assert_eq!(byte(), 1);
 }

@@ -158,9 +158,9 @@ pub enum Egress {
         /// QPN.
         to: DeviceId,
     },
-    /// This very device. If the receiver belongs to the same endpoint, payload can be borrowed
+    /// The device of the sender. If the receiver belongs to the same endpoint, payload can be borrowed
     /// ([`FrameMut::borrow`]) and is copied once, from client memory to client memory.
-    SameEndpoint,
+    SameDevice,
     /// Multicast group: NIC, and attached queue pairs of the device itself.
     Group {
         /// As in [`Egress::Nic`].

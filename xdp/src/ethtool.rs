@@ -41,7 +41,7 @@ struct Driver {
 /// `struct ethtool_ringparam`.
 #[repr(C)]
 #[derive(Default)]
-struct Rings {
+struct RingParameters {
     cmd: u32,
     rx_max: u32,
     rx_mini_max: u32,
@@ -85,7 +85,7 @@ unsafe trait Structure {}
 // SAFETY: made with ETHTOOL_GDRVINFO only.
 unsafe impl Structure for Driver {}
 // SAFETY: made with ETHTOOL_GRINGPARAM only.
-unsafe impl Structure for Rings {}
+unsafe impl Structure for RingParameters {}
 // SAFETY: made with ETHTOOL_GCHANNELS only.
 unsafe impl Structure for Channels {}
 // SAFETY: made with ETHTOOL_GGRO, ETHTOOL_SGRO and ETHTOOL_GFLAGS only.
@@ -126,7 +126,7 @@ pub fn rx_queues(interface: &str) -> io::Result<u32> {
 /// Entries of each receive ring of the NIC, as `ethtool -g` shows them; `None` if the driver does not
 /// say, as those of virtual interfaces.
 pub fn rx_ring_entries(interface: &str) -> Option<u32> {
-    let mut rings = Rings { cmd: ETHTOOL_GRINGPARAM, ..Rings::default() };
+    let mut rings = RingParameters { cmd: ETHTOOL_GRINGPARAM, ..RingParameters::default() };
     ethtool(interface, &mut rings).ok()?;
     Some(rings.rx).filter(|entries| *entries > 0)
 }

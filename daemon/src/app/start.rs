@@ -273,7 +273,8 @@ impl Make<'_> {
             state: self.board.worker(self.id.0),
             heartbeat,
             max_sessions: limits.clients,
-            max_regions: limits.device.mrs.saturating_mul(self.config.devices.len() as u32),
+            // One more: a region that is registered again has both memories for a moment.
+            max_regions: limits.device.mrs.saturating_mul(self.config.devices.len() as u32).saturating_add(1),
             max_cq_rings: limits.clients.saturating_mul(limits.client.cqs).min(CQ_RINGS_MAX),
         })
         .context("a worker cannot watch its sockets")?;

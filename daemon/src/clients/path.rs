@@ -198,7 +198,7 @@ impl Wish {
             NextHop::Unreachable => return PathState::Unreachable,
             // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame
             // all the same.
-            NextHop::Local(device) if device == self.device => (Egress::SameEndpoint, port.mac, port.mac, None),
+            NextHop::Local(device) if device == self.device => (Egress::SameDevice, port.mac, port.mac, None),
             NextHop::Local(device) => (Egress::HandOver { to: device }, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
                 let flow = self.local.get();
@@ -437,11 +437,7 @@ mod tests {
         };
         assert_eq!(via(REACHABLE), Some(Egress::Nic { flow: 3 }));
         assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Egress::HandOver { to: DeviceId(1) }));
-        assert_eq!(
-            via(NextHop::Local(DeviceId(0))),
-            Some(Egress::SameEndpoint),
-            "the same memory is reached from there"
-        );
+        assert_eq!(via(NextHop::Local(DeviceId(0))), Some(Egress::SameDevice), "the same memory is reached from there");
         assert_eq!(via(NextHop::Resolving), None);
         assert!(matches!(wish.path(NextHop::Unreachable, &PORT), PathState::Unreachable));
     }

@@ -33,6 +33,10 @@ macro_rules! compare {
     }};
 }
 
+fn device_names(config: &Config) -> Vec<&str> {
+    config.devices.iter().map(|device| device.name.as_str()).collect()
+}
+
 impl Config {
     /// Differences of a later config to this one.
     pub fn changes(&self, new: &Self) -> Changes {
@@ -57,7 +61,8 @@ impl Config {
         }
         compare!(changes, "limits.client", client, &new.limits.client, ClientLimits {
             qps => Apply,
-            cqs => Apply,
+            // The workers' tables have the size of the limit.
+            cqs => Restart,
             channels => Apply,
             mrs => Apply,
             pds => Apply,
@@ -77,8 +82,7 @@ impl Config {
         if self.workers != new.workers {
             changes.add("", "worker", Effect::Restart);
         }
-        let names = |config: &Self| config.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
-        if names(self) != names(new) {
+        if device_names(self) != device_names(new) {
             changes.add("", "device", Effect::Restart);
             return changes;
         }
@@ -92,11 +96,12 @@ impl Config {
     pub fn apply(&mut self, new: &Self) {
         self.log.level = new.log.level;
         self.net = new.net.clone();
-        self.limits.client = new.limits.client.clone();
-        if self.devices.len() != new.devices.len() {
+        self.limits.client = ClientLimits { cqs: self.limits.client.cqs, ..new.limits.client.clone() };
+        // As in `changes`: none of them is applied, so that a later reload finds the differences.
+        if device_names(self) != device_names(new) {
             return;
         }
-        for (device, new) in self.devices.iter_mut().zip(&new.devices).filter(|(old, new)| old.name == new.name) {
+        for (device, new) in self.devices.iter_mut().zip(&new.devices) {
             device.xdp_mode = new.xdp_mode;
             device.copy_mode = new.copy_mode;
             device.napi = new.napi;
@@ -200,5 +205,26 @@ mod tests {
         let one = "[[worker]]\n[[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nxdp_mode = \"generic\"\n";
         let changes = parsed(BEFORE).changes(&parsed(one));
         assert_eq!((changes.applied.len(), changes.restart), (0, vec!["device".to_owned()]));
+    }
+
+    #[test]
+    fn options_that_were_not_applied_are_named_by_the_next_reload() {
+        let generic = "[[worker]]\n[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\nxdp_mode = \"generic\"\n";
+        let with_second = |name| parsed(&format!("{generic}[[device]]\nname = \"{name}\"\ninterface = \"eth1\"\n"));
+        let mut now = parsed(BEFORE);
+        let first = now.changes(&with_second("other"));
+        assert_eq!((first.applied.len(), first.attach.len()), (0, 0));
+        now.apply(&with_second("other"));
+        let second = now.changes(&with_second("roce1"));
+        assert_eq!((second.applied, second.attach), (vec!["device[0].xdp_mode".to_owned()], vec![0]));
+    }
+
+    #[test]
+    fn a_limit_that_sizes_a_table_keeps_its_value_until_a_restart() {
+        let limits = |cqs| parsed(&format!("{BEFORE}[limits.client]\ncqs = {cqs}\n"));
+        let mut now = limits(16);
+        assert_eq!(now.changes(&limits(1024)).restart, ["limits.client.cqs"]);
+        now.apply(&limits(1024));
+        assert_eq!(now.limits.client.cqs, 16);
     }
 }

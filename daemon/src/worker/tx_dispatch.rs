@@ -31,13 +31,13 @@ impl<N: Wire> Wire for TxDispatch<'_, N> {
     ) -> Result<(), EmitError> {
         match via {
             Egress::Nic { flow } => {
-                // An endpoint has at least one queue of its device: without any, no frame would
-                // ever get out.
+                // There is none while the device is not attached: frames wait, and their queue pairs
+                // fail when it stays so.
                 let count = self.queues.len().max(1);
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)
             }
-            Egress::HandOver { .. } | Egress::SameEndpoint => {
+            Egress::HandOver { .. } | Egress::SameDevice => {
                 let device = if let Egress::HandOver { to } = via { to } else { self.device };
                 self.handoff.hand_over(frame_bytes, fill, |frame| {
                     let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;

@@ -74,11 +74,18 @@ impl WorkerMemory {
         Ok(())
     }
 
-    /// Releases the memory object of one memory region; returns it if that was the last.
+    /// Releases the memory object of one memory region; returns it if that was the last. Writes so
+    /// far are in the memory by then: written later, they would replace newer bytes of the program.
     pub fn release(&mut self, id: MemoryObjectId) -> Option<Backing> {
         let held = self.objects.get_mut(id.0)?;
         held.regions -= 1;
-        if held.regions > 0 { None } else { self.objects.remove(id.0).map(|held| held.backing) }
+        if held.regions > 0 {
+            return None;
+        }
+        if self.unsettled == Some(id) {
+            self.settle();
+        }
+        self.objects.remove(id.0).map(|held| held.backing)
     }
 
     fn backing(&self, id: MemoryObjectId) -> Option<&Backing> {

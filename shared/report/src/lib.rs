@@ -28,12 +28,12 @@ pub enum Question {
     Counters,
     /// Takes a device off its interface, by name; a [`DeviceReport`].
     DeviceRemove(String),
-    /// Serves a removed device again, by name; a [`DeviceReport`], of which the state is "attaching"
-    /// at first.
+    /// Serves a removed device again, by name; a [`DeviceReport`], of which the state is
+    /// "attaching" at first.
     DeviceAdd(String),
 }
 
-/// The daemon could not answer. Other reports have problems among their fields and are no `Problem`.
+/// The daemon could not answer. Other reports with a problem among their fields are no `Problem`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Problem {
@@ -102,8 +102,8 @@ pub struct DeviceReport {
     pub name: String,
     /// Network interface.
     pub interface: String,
-    /// "serving", "attaching" (for a moment), "no interface" (served again when it returns), "failed"
-    /// (tried again every few seconds), or "removed" (by an operator).
+    /// "serving", "attaching" (for a moment), "no interface" (served again when it returns),
+    /// "failed" (tried again every few seconds), or "removed" (by an operator).
     pub state: String,
     /// Why it failed, and a remedy; empty in other states.
     pub problem: String,

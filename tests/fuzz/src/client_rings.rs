@@ -217,7 +217,7 @@ impl Client {
     fn connect(&self, crew: &mut Crew) {
         use attribute::*;
         let spec = PathSpec {
-            via: Egress::SameEndpoint,
+            via: Egress::SameDevice,
             source_mac: [2; 6],
             dest_mac: [2; 6],
             vlan: None,

@@ -134,20 +134,20 @@ impl QpBase {
     /// In RTR: decides whether the packets of this queue pair and its peer carry borrowed payload.
     /// Such payload is copied before the poll iteration of the endpoint ends, so the peer must
     /// belong to the same endpoint.
-    pub(super) fn note_way(&mut self) {
-        self.borrows = self.is_same_endpoint() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
+    pub(super) fn note_borrowing(&mut self) {
+        self.borrows = self.is_same_device() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
     }
 
     /// The peer is on this device: no packet to it is lost.
-    pub(super) fn is_same_endpoint(&self) -> bool {
-        matches!(&self.path, PathState::Ready(path) if path.via() == Egress::SameEndpoint)
+    pub(super) fn is_same_device(&self) -> bool {
+        matches!(&self.path, PathState::Ready(path) if path.via() == Egress::SameDevice)
     }
 
     /// The path, if frames can reach the peer. Packets with borrowed payload fit no path but a
     /// local one.
-    pub(super) fn way(&self) -> Option<&Path> {
+    pub(super) fn ready_path(&self) -> Option<&Path> {
         match &self.path {
-            PathState::Ready(path) if !self.borrows || path.via() == Egress::SameEndpoint => Some(path),
+            PathState::Ready(path) if !self.borrows || path.via() == Egress::SameDevice => Some(path),
             PathState::Ready(_) | PathState::Unreachable | PathState::Resolving => None,
         }
     }
@@ -211,7 +211,7 @@ impl QpBase {
         payload_bytes: usize,
         payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
-        let Some(path) = self.way() else {
+        let Some(path) = self.ready_path() else {
             self.counters.count(QpCount::Unreachable);
             return Ok(());
         };
@@ -238,7 +238,7 @@ impl QpBase {
         if !self.borrows {
             return self.emit(wire, headers, span.len(), read);
         }
-        let Some(path) = self.way() else {
+        let Some(path) = self.ready_path() else {
             self.counters.count(QpCount::Unreachable);
             return Ok(());
         };

@@ -47,7 +47,7 @@ impl PathState {
             Self::Resolving => "resolving",
             Self::Ready(path) => match path.via() {
                 Egress::Nic { .. } | Egress::Group { .. } => "nic",
-                Egress::HandOver { .. } | Egress::SameEndpoint => "local",
+                Egress::HandOver { .. } | Egress::SameDevice => "local",
             },
             Self::Unreachable => "unreachable",
         }

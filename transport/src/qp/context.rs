@@ -138,7 +138,8 @@ impl<'t, A: App> Context<'t, A> {
             // the queue pair.
             self.base.counters.count(QpCount::CqOverrun);
             if self.base.state != State::Error {
-                self.base.fail_with_event(event::QP_FATAL);
+                self.base.fail(FailureCause::Event(event::CQ_ERROR));
+                self.base.events.add(event::QP_FATAL);
             }
             self.base.events.add_cq_error(cqn == self.base.config.send_cq);
         }

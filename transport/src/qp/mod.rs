@@ -205,7 +205,7 @@ impl Qp {
     /// Passes the pending answers to `keep`, ready to be sent when the queue pair is gone.
     pub(crate) fn final_answers(&self, mut keep: impl FnMut(Path, Headers)) {
         if let Roles::Reliable(Reliable { responder, .. }) = &self.roles
-            && let Some(path) = self.base.way()
+            && let Some(path) = self.base.ready_path()
         {
             responder.final_answers(&self.base, |headers| keep(*path, headers));
         }
@@ -299,7 +299,7 @@ impl Qp {
                 self.reset();
             }
             (State::Init, State::ReadyToReceive) => {
-                self.base.note_way();
+                self.base.note_borrowing();
                 self.base.lives = self.base.lives.saturating_add(1);
                 self.roles.begin_to_receive(&self.base);
             }

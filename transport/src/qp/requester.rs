@@ -519,7 +519,7 @@ impl Requester {
             && !entry.is_signaled()
             && !base.config.signal_all
             && base.recovery.is_selective()
-            && !base.is_same_endpoint()
+            && !base.is_same_device()
             && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }
 

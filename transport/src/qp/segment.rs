@@ -115,7 +115,7 @@ impl<A: App> Context<'_, A> {
         bytes: usize,
     ) -> Result<(), EmitError> {
         let base = &mut *self.base;
-        let Some(path) = base.way() else {
+        let Some(path) = base.ready_path() else {
             base.counters.count(QpCount::Unreachable);
             return Ok(());
         };

@@ -488,13 +488,12 @@ impl Completer {
             self.ask_again(requester, cx);
         }
         // A READ is answered by itself, and requested again if the answer is lost.
-        if self.selective.probe.take_asking(cx.now) && !cx.base.is_same_endpoint() && !self.awaits_answer(cx.send_queue)
-        {
+        if self.selective.probe.take_asking(cx.now) && !cx.base.is_same_device() && !self.awaits_answer(cx.send_queue) {
             requester.solicit_ack();
         }
         // No packet to a peer on this device is lost: a late answer means that this host is busy.
         let asks_late = self.selective.probe.asks_late();
-        let is_due = self.selective.probe.take_due(cx.now) && !cx.base.is_same_endpoint();
+        let is_due = self.selective.probe.take_due(cx.now) && !cx.base.is_same_device();
         if !is_due || requester.is_about_to_send(self.unacknowledged()) || !cx.base.is_reachable() {
             return;
         }

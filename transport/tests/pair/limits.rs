@@ -46,6 +46,8 @@ fn a_completion_queue_without_room_ends_the_queue_pair_loudly() {
     assert_eq!(pair.hosts[0].state(), "ERR");
     assert!(pair.hosts[0].count(QpCount::CqOverrun) > 0);
     assert_eq!(pair.hosts[0].endpoint.poll_event().map(|event| event.kind), Some(event::CQ_ERROR));
+    let failure = pair.hosts[0].endpoint.poll_failure().expect("it failed");
+    assert_eq!(failure.cause.to_string(), "completion queue overrun");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_peer_that_cannot_be_reached_is_noticed_all_the_same() {
 #[test]
 fn beside_us_each_message_asks() {
     let mut pair = warm(Settings::default());
-    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Egress::SameEndpoint));
+    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Egress::SameDevice));
     pair.hosts[0].endpoint.set_path(qpn, PathState::Ready(beside)).expect("it is there");
     let begin = pair.trace.len();
     one_by_one(&mut pair, 100, &mut no_fault);

@@ -278,11 +278,12 @@ impl CallHandler<'_, '_> {
             _ => refused,
         })?;
         let (device, new_backing) = (self.objects.device, object.memory.clone());
+        let device_limit = self.registry.limits.device.mrs;
         let old_backing = find(&mut self.objects.memories, old_memory)?.memory.clone();
         // A worker that refuses or does not answer has the region unchanged, as far as can be
         // known; the others then keep it unchanged as well.
         self.give_to_all(
-            0,
+            device_limit.into(),
             |_| Command::SetMr(device, mr, new_backing.clone()),
             || Command::SetMr(device, old, old_backing.clone()),
         )?;
