@@ -150,7 +150,7 @@ fn queues_that_stall_a_worker_are_attributed() {
     let held = punch(&doorbells);
     write(&bystander);
     eventually("the worker waits", || blocks().is_some());
-    assert_eq!(blocks(), Some([session; 2]), "for bells");
+    assert_eq!(blocks(), Some([session; 2]), "for doorbells");
     drop(held);
     bystander.reap(1);
 

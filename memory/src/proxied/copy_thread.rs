@@ -32,11 +32,11 @@ const LINGER: Duration = Duration::from_micros(50);
 
 /// Values of [`SharedRequests::stage`]: the worker owns the slot, or the copy thread.
 pub(super) const OURS: u32 = 0;
-pub(super) const PORTERS: u32 = 1;
+pub(super) const COPY_THREADS: u32 = 1;
 
 #[derive(Debug)]
 pub(super) struct SharedRequests {
-    /// [`OURS`] or [`PORTERS`].
+    /// [`OURS`] or [`COPY_THREADS`].
     pub(super) stage: AtomicU32,
     slot: Mutex<RequestSlot>,
     lost: AtomicBool,
@@ -69,7 +69,7 @@ impl SharedRequests {
     /// No thread.
     pub(super) fn begin(descriptor: Descriptor) -> Result<(Arc<Self>, Thread), Errno> {
         let shared = Arc::new(Self {
-            stage: AtomicU32::new(PORTERS),
+            stage: AtomicU32::new(COPY_THREADS),
             slot: Mutex::new(RequestSlot {
                 writes: false,
                 address: 0,
@@ -153,7 +153,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
     shared.stage.store(OURS, Ordering::Release);
     let mut idle_since = Instant::now();
     while is_memory.is_ok() && !shared.is_lost() {
-        if shared.stage.load(Ordering::Acquire) == PORTERS {
+        if shared.stage.load(Ordering::Acquire) == COPY_THREADS {
             access(&mut shared.slot(), &memory);
             shared.stage.store(OURS, Ordering::Release);
             idle_since = Instant::now();

@@ -12,7 +12,7 @@ use roced_transport::io::MemoryFault;
 
 use super::{
     ROOM,
-    copy_thread::{ITSELF, PORTERS, SharedRequests, Used, is_blocked},
+    copy_thread::{ITSELF, COPY_THREADS, SharedRequests, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
 use crate::{
@@ -145,7 +145,7 @@ impl RequestQueue {
         let mut slot = shared.slot();
         (slot.writes, slot.address, slot.length) = (writes, address, length);
         drop(slot);
-        shared.stage.store(PORTERS, Ordering::Release);
+        shared.stage.store(COPY_THREADS, Ordering::Release);
         self.thread.unpark();
         self.wait(shared, most)
     }
@@ -207,7 +207,7 @@ impl Scene for AtWork<'_> {
     }
 
     fn is_done(&mut self) -> bool {
-        self.shared.stage.load(Ordering::Acquire) != PORTERS
+        self.shared.stage.load(Ordering::Acquire) != COPY_THREADS
     }
 
     fn waited(&self) -> Duration {

@@ -150,12 +150,12 @@ impl<'a> Client<'a> {
     /// Posts work requests up to the limit in flight.
     fn post(&mut self, qp: usize, now: Instant) -> anyhow::Result<()> {
         loop {
-            let lane = &self.qps[qp];
-            let wanted = lane.sending.room().min(POST_BURST as u64) as usize;
+            let pair = &self.qps[qp];
+            let wanted = pair.sending.room().min(POST_BURST as u64) as usize;
             if wanted == 0 {
                 return Ok(());
             }
-            let posts: [PostedWork; POST_BURST] = array::from_fn(|ahead| lane.sending.peek(ahead as u64));
+            let posts: [PostedWork; POST_BURST] = array::from_fn(|ahead| pair.sending.peek(ahead as u64));
             let sges: [[Sge; 1]; POST_BURST] = array::from_fn(|at| [self.sge(qp, posts[at])]);
             let requests: [SendRequest<'_>; POST_BURST] = array::from_fn(|at| self.request(qp, posts[at], &sges[at]));
             let posted = match self.session.qps[qp].post_sends(&requests[..wanted]) {
@@ -165,9 +165,9 @@ impl<'a> Client<'a> {
                 Err(Error::QueueFull { .. }) => 0,
                 Err(error) => return Err(error.into()),
             };
-            let lane = &mut self.qps[qp];
-            lane.sending.on_posted(posted as u64);
-            lane.posted_at.extend(std::iter::repeat_n(now, posted));
+            let pair = &mut self.qps[qp];
+            pair.sending.on_posted(posted as u64);
+            pair.posted_at.extend(std::iter::repeat_n(now, posted));
             if posted < wanted {
                 return Ok(());
             }
@@ -211,9 +211,9 @@ impl<'a> Client<'a> {
                 if self.expected.is_some() {
                     self.compare(qp, sequence)?;
                 }
-                let lane = &mut self.qps[qp];
-                lane.sending.on_completed();
-                let posted = lane.posted_at.pop_front().context("a completion of nothing that was posted")?;
+                let pair = &mut self.qps[qp];
+                pair.sending.on_completed();
+                let posted = pair.posted_at.pop_front().context("a completion of nothing that was posted")?;
                 self.outcome.times.record(now.duration_since(posted));
             }
             Event::Received { qp, imm, .. } => {

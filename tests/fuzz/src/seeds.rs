@@ -201,9 +201,9 @@ pub(crate) fn client_rings() -> Vec<Seed> {
         step("words", &[4, 80, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]),
         step("index", &[0x46, 9]),
         step("any-index", &[7, 0xff, 0xff, 0xff, 0xff]),
-        step("bells", &[8, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 8, 1, 0xff, 0, 0, 0, 0, 0, 0, 0]),
+        step("doorbells", &[8, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 8, 1, 0xff, 0, 0, 0, 0, 0, 0, 0]),
         step("arm", &[9, 2, 0, 0, 0, 9, 77, 0, 0, 0]),
-        step("lane", &[0x4a, 1, 2, 3, 4, 10, 1]),
+        step("cq_ring", &[0x4a, 1, 2, 3, 4, 10, 1]),
         // A receive of the shared queue, and a SEND that takes it.
         step("shared", &[&[0x23, 1, 0, 200, 0, 0, 0, 0, 0x2e, 3, 0x10][..], &send(2)[1..]].concat()),
         step("shared-index", &[0x26, 9]),
