@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Result},
     mapping::ClientMapping,
     private_memory::PrivateMemory,
-    program::{ExchangeCost, Held, ProgramBacking, reach},
+    program::{ExchangeCost, ProgramBacking, SharedPages, reach},
     region_memory::RegionMemory,
     socket::DaemonSession,
 };
@@ -210,7 +210,7 @@ pub(crate) struct ProgramMemory {
     device: Arc<DeviceInner>,
     handle: u32,
     /// Its exchanged pages; `None` if the program shares the memory itself, or it stays in place.
-    held: Option<Held>,
+    held: Option<SharedPages>,
     /// The daemon does not map it any more.
     freed: bool,
 }

@@ -52,7 +52,7 @@ impl FromStr for QpAddress {
 }
 
 /// Options of a connection. The defaults suit a data-center network. An unreliable connection
-/// ignores the options that only acknowledgements need: the two `rd_atomic`, `timeout`, the two
+/// ignores the options that only acknowledgments need: the two `rd_atomic`, `timeout`, the two
 /// retry counts, `min_rnr_timer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {

@@ -369,14 +369,18 @@ impl Daemon {
         match self.watchdog.look(now, stuck) {
             Health::Good => {}
             Health::Stuck(worker, so_far) => {
-                warn!(worker = worker.0, seconds = so_far.as_secs(), "a worker does not turn: does it get its core?");
+                warn!(
+                    worker = worker.0,
+                    seconds = so_far.as_secs(),
+                    "a worker makes no progress: does it get its core?"
+                );
                 return;
             }
             Health::Dead(worker, so_far) => {
                 error!(
                     worker = worker.0,
                     seconds = so_far.as_secs(),
-                    "a worker does not turn any more; the daemon ends itself"
+                    "a worker makes no progress any more; the daemon ends itself"
                 );
                 process::abort();
             }

@@ -21,7 +21,7 @@ use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_memory::access_log::blocking_sessions;
 use roced_types::{SessionId, WorkerId};
 use served::{
-    DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_unprivileged_user, pair::Pair, uffd::withhold,
+    DEVICE, How, Raw, Served, eventually, is_alone, other_user::as_unprivileged_user, pair::Pair, uffd::withhold,
 };
 
 const PAGE: usize = 4096;

@@ -2,7 +2,7 @@
 //! have the daemon map.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
-mod held;
+mod delays;
 mod served;
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use held::{By, Doing, LIMIT, Now, both, copy::copy_elsewhere, paused, write_all_over};
+use delays::{By, Doing, LIMIT, Now, both, copy::copy_elsewhere, paused, write_all_over};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},

@@ -185,7 +185,7 @@ fn queue_pairs_of_a_device_fail_some_at_a_time_and_those_of_others_do_not() {
     }
     assert_eq!(ours.wait().status, Status::WorkRequestFlushed as u8);
     let events: Vec<_> = (0..2).map(|_| wait_for(|| rig.events.pop())).collect();
-    let fatal = |at: usize| WorkerEvent::News {
+    let fatal = |at: usize| WorkerEvent::Object {
         session: ours.session,
         handle: ours.qps[at].qpn.get(),
         kind: roced_types::event::QP_FATAL,

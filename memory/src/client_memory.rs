@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Owner of memory before one is assigned: sessions have numbers from 1 on.
-const NOBODY: SessionId = SessionId(0);
+const NONE: SessionId = SessionId(0);
 
 /// Origin of the memory before it was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl ClientMemory {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
         mapping.lock()?;
-        Ok((Self { mapping, kind: MemoryKind::Allocated, writable: true, owner: NOBODY }, fd))
+        Ok((Self { mapping, kind: MemoryKind::Allocated, writable: true, owner: NONE }, fd))
     }
 
     /// Maps a part of a client's file; its pages are locked as they are touched.
@@ -79,7 +79,7 @@ impl ClientMemory {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         let mapping = Mapping::of(file, part, protection, room)?;
         mapping.lock()?;
-        Ok(Self { mapping, kind, writable, owner: NOBODY })
+        Ok(Self { mapping, kind, writable, owner: NONE })
     }
 
     /// The same, of that session.

@@ -21,7 +21,7 @@ use crate::{
     pattern::{Expected, Mismatch},
     progress::{Progress, ProgressGoal},
     report::LatencyTimes,
-    session::{Event, Needs, RunSession, TICK},
+    session::{Needs, RunSession, SessionEvent, TICK},
 };
 
 /// Receive buffers that a side posts: as many as lie in 16 MiB, 4 to 16. With end-to-end credits a
@@ -77,7 +77,7 @@ struct PingSide<'a> {
     run: &'a Run,
     session: &'a mut RunSession,
     remote: RemoteMemory,
-    events: Vec<Event>,
+    events: Vec<SessionEvent>,
     /// Messages that came by SEND and were not looked at yet: number and bytes.
     arrived: VecDeque<(u64, u32)>,
     sends_under_way: u32,
@@ -188,8 +188,8 @@ impl<'a> PingSide<'a> {
         for event in &self.events {
             match *event {
                 // It, and those since the one before.
-                Event::Sent { .. } => self.sends_under_way -= SENDS_PER_SIGNAL,
-                Event::Received { id, bytes, .. } => self.arrived.push_back((id, bytes)),
+                SessionEvent::Sent { .. } => self.sends_under_way -= SENDS_PER_SIGNAL,
+                SessionEvent::Received { id, bytes, .. } => self.arrived.push_back((id, bytes)),
             }
         }
     }

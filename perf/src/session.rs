@@ -124,7 +124,7 @@ impl Needs {
 
 /// An event of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum SessionEvent {
     /// The oldest send of a queue pair that was not complete is.
     Sent {
         /// Which queue pair of the run.
@@ -230,32 +230,32 @@ impl RunSession {
     ///
     /// # Errors
     /// When work failed, or the daemon is gone.
-    pub(crate) fn reap(&mut self, events: &mut Vec<Event>) -> anyhow::Result<()> {
+    pub(crate) fn reap(&mut self, events: &mut Vec<SessionEvent>) -> anyhow::Result<()> {
         let taken = self.cq.wait(&mut self.reaped, TICK)?;
         self.translate(taken, events)
     }
 
     /// As [`Self::reap`], without waiting.
-    pub(crate) fn reap_now(&mut self, events: &mut Vec<Event>) -> anyhow::Result<()> {
+    pub(crate) fn reap_now(&mut self, events: &mut Vec<SessionEvent>) -> anyhow::Result<()> {
         let taken = self.cq.poll(&mut self.reaped)?;
         self.translate(taken, events)
     }
 
-    fn translate(&self, taken: usize, events: &mut Vec<Event>) -> anyhow::Result<()> {
+    fn translate(&self, taken: usize, events: &mut Vec<SessionEvent>) -> anyhow::Result<()> {
         events.clear();
         for completion in &self.reaped[..taken] {
             let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
             // The status by its verbs name; the error itself describes it.
             completion.ok().with_context(|| format!("queue pair {qp} of the run: {:?}", completion.status))?;
             events.push(match completion.op {
-                CompletionOp::Recv | CompletionOp::RecvWriteImm => Event::Received {
+                CompletionOp::Recv | CompletionOp::RecvWriteImm => SessionEvent::Received {
                     qp,
                     id: completion.wr_id,
                     bytes: completion.byte_len,
                     imm: completion.imm.map(u32::from_be_bytes),
                 },
                 // Everything else is a send of its own kind.
-                _ => Event::Sent { qp },
+                _ => SessionEvent::Sent { qp },
             });
         }
         Ok(())

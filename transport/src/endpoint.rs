@@ -78,12 +78,12 @@ pub struct EndpointConfig {
 pub struct Transmitted {
     /// Frames emitted, and other steps of queue pairs that had something to do.
     pub visits: usize,
-    /// Number of these frames that were acknowledgements only; they may be delayed.
+    /// Number of these frames that were acknowledgments only; they may be delayed.
     pub acks: usize,
 }
 
 impl Transmitted {
-    /// There is at least one frame, and all are acknowledgements.
+    /// There is at least one frame, and all are acknowledgments.
     pub const fn is_only_acks(self) -> bool {
         self.acks > 0 && self.acks == self.visits
     }
@@ -252,7 +252,7 @@ impl Endpoint {
                     self.schedule.senders.push_back(index)
                 }
             }
-            self.settle(index);
+            self.update_schedule(index);
         }
         if sent.visits > 0 {
             // Queue pairs without room keep their place; the others were served.
@@ -366,7 +366,7 @@ impl Endpoint {
         }
         self.drops.add(DropReason::FinalAnswerLost, lost);
         self.schedule(index);
-        self.settle(index);
+        self.update_schedule(index);
         Ok(())
     }
 
@@ -456,7 +456,7 @@ impl Endpoint {
     /// Schedules and updates a queue pair after a call that may have given it something to send.
     fn after(&mut self, index: u32) {
         self.schedule(index);
-        self.settle(index);
+        self.update_schedule(index);
     }
 
     /// Schedules the queue pairs with sends that wait for this address handle. Walks only queue
@@ -491,7 +491,7 @@ impl Endpoint {
     }
 
     /// Updates the schedule to the state of a queue pair.
-    fn settle(&mut self, index: u32) {
+    fn update_schedule(&mut self, index: u32) {
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.has_buffered() {
             self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_needless(&mut self.out_of_order).into());

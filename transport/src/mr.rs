@@ -91,7 +91,7 @@ pub enum Scope {
     WindowOf(Qpn),
 }
 
-/// A piece of client memory that was checked in this turn.
+/// A piece of client memory that was checked in this call.
 #[derive(Clone, Copy, Debug)]
 pub struct MemSpan<'table> {
     object: MemoryObjectId,

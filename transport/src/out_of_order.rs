@@ -31,7 +31,7 @@ pub(crate) const WINDOW: u32 = 1 << 10;
 /// is sent again anyway.
 pub(crate) const BUFFERED_MAX: Nanos = Nanos::from_millis(4);
 
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// Side of a queue pair that buffers packets: requests for its responder, or responses for its
 /// completer.
@@ -62,7 +62,7 @@ impl OutOfOrderList {
     /// Creates an empty list for the queue pair at `index` of its endpoint's table.
     pub(crate) const fn new(index: u32, side: OutOfOrderSide) -> Self {
         let owner = Owner(index << 1 | side as u32);
-        Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0), oldest_arrival: Nanos::NEVER }
+        Self { owner, first: NONE, last: NONE, count: 0, farthest: Psn::new(0), oldest_arrival: Nanos::NEVER }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -133,9 +133,9 @@ impl OutOfOrderPool {
             psn: Psn::new(0),
             frame_bytes: 0,
             arrived: Nanos(0),
-            previous: NOBODY,
-            next: NOBODY,
-            link: NOBODY,
+            previous: NONE,
+            next: NONE,
+            link: NONE,
         };
         let mut slots = vec![empty; capacity as usize].into_boxed_slice();
         let count = slots.len() as u32;
@@ -146,8 +146,8 @@ impl OutOfOrderPool {
             // Zeroed memory is the kernel's until it is written to, so unused slots cost nothing.
             frames: vec![0; capacity as usize * SLOT_BYTES].into_boxed_slice(),
             slots,
-            buckets: vec![NOBODY; capacity.next_power_of_two() as usize].into_boxed_slice(),
-            free: if count == 0 { NOBODY } else { 0 },
+            buckets: vec![NONE; capacity.next_power_of_two() as usize].into_boxed_slice(),
+            free: if count == 0 { NONE } else { 0 },
             free_count: count,
         }
     }
@@ -185,12 +185,12 @@ impl OutOfOrderPool {
             frame_bytes: frame_bytes as u32,
             arrived: now,
             previous: list.last,
-            next: NOBODY,
+            next: NONE,
             link: self.buckets[bucket],
         };
         self.buckets[bucket] = at;
         match list.last {
-            NOBODY => (list.first, list.oldest_arrival) = (at, now),
+            NONE => (list.first, list.oldest_arrival) = (at, now),
             last => self.slots[last as usize].next = at,
         }
         list.last = at;
@@ -212,7 +212,7 @@ impl OutOfOrderPool {
             return None;
         }
         let mut at = self.buckets[self.bucket(list.owner, psn)];
-        while at != NOBODY {
+        while at != NONE {
             let slot = &self.slots[at as usize];
             if slot.owner == list.owner && slot.psn == psn {
                 return Some(at);
@@ -242,14 +242,14 @@ impl OutOfOrderPool {
             self.slots[before as usize].link = link;
         }
         match previous {
-            NOBODY => {
+            NONE => {
                 list.first = next;
                 list.oldest_arrival = self.slots.get(next as usize).map_or(Nanos::NEVER, |slot| slot.arrived);
             }
             previous => self.slots[previous as usize].next = next,
         }
         match next {
-            NOBODY => list.last = previous,
+            NONE => list.last = previous,
             next => self.slots[next as usize].previous = previous,
         }
         list.count -= 1;

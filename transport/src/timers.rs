@@ -14,7 +14,7 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// log2 of a tick in nanoseconds: ACK timeouts begin at 8.192 us (4.096 us * 2).
 const TICK_BITS: u32 = 13;
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -28,7 +28,7 @@ impl Node {
     const IDLE: u16 = u16::MAX;
 
     const fn idle() -> Self {
-        Self { next: NOBODY, previous: NOBODY, tick: 0, place: Self::IDLE }
+        Self { next: NONE, previous: NONE, tick: 0, place: Self::IDLE }
     }
 }
 
@@ -45,7 +45,7 @@ impl Timers {
     /// Timers for the indices below `capacity`.
     pub fn new(capacity: u32) -> Self {
         let nodes = Table::new(capacity);
-        Self { now: 0, occupied: [0; LEVELS], heads: [[NOBODY; SLOTS]; LEVELS], nodes }
+        Self { now: 0, occupied: [0; LEVELS], heads: [[NONE; SLOTS]; LEVELS], nodes }
     }
 
     /// Knows `index` from now on, which is below the capacity.
@@ -141,8 +141,8 @@ impl Timers {
         let level = ((63 - digits.leading_zeros()) / SLOT_BITS) as usize;
         let slot = ((place_tick >> (SLOT_BITS * level as u32)) as usize) & (SLOTS - 1);
         let head = self.heads[level][slot];
-        *self.node(index) = Node { next: head, previous: NOBODY, tick, place: (level * SLOTS + slot) as u16 };
-        if head != NOBODY {
+        *self.node(index) = Node { next: head, previous: NONE, tick, place: (level * SLOTS + slot) as u16 };
+        if head != NONE {
             self.node(head).previous = index;
         }
         self.heads[level][slot] = index;
@@ -152,15 +152,15 @@ impl Timers {
     fn unlink(&mut self, index: u32) {
         let Node { next, previous, place, .. } = *self.node(index);
         let (level, slot) = (place as usize / SLOTS, place as usize % SLOTS);
-        if previous == NOBODY {
+        if previous == NONE {
             self.heads[level][slot] = next;
-            if next == NOBODY {
+            if next == NONE {
                 self.occupied[level] &= !(1 << slot);
             }
         } else {
             self.node(previous).next = next;
         }
-        if next != NOBODY {
+        if next != NONE {
             self.node(next).previous = previous;
         }
         self.node(index).place = Node::IDLE;

@@ -36,7 +36,7 @@ use super::{
     PAGE_BYTES,
     areas::Area,
     pace::{ExchangeCost, Pace},
-    turns::Turns,
+    scheduling::Scheduling,
     userfaultfd as uffd,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub(super) struct Exchange<'f> {
     /// File of the shared pages: each page lies at the offset that equals its address.
     file: BorrowedFd<'f>,
     faults: OwnedFd,
-    turns: Turns,
+    scheduling: Scheduling,
     /// Pause before the next piece.
     pause: Duration,
     pace: Pace,
@@ -86,8 +86,8 @@ impl<'f> Exchange<'f> {
     /// The kernel lacks a required feature, or denies it to this program.
     pub(super) fn new(file: BorrowedFd<'f>) -> Result<Self> {
         let (pace, begin, cost) = (Pace::new(), Instant::now(), ExchangeCost::default());
-        let turns = Turns::take();
-        Ok(Self { file, faults: uffd::open()?, turns, pause: Duration::ZERO, pace, begin, cost })
+        let scheduling = Scheduling::take();
+        Ok(Self { file, faults: uffd::open()?, scheduling, pause: Duration::ZERO, pace, begin, cost })
     }
 
     /// Returns the total cost.
@@ -118,9 +118,9 @@ impl<'f> Exchange<'f> {
             let begin = Instant::now();
             // A thread that is preempted while it changes mappings makes other threads wait in
             // their faults.
-            self.turns.go_first();
+            self.scheduling.go_first();
             let done = self.one(&chunk, area, kind);
-            self.turns.end_urgent();
+            self.scheduling.end_urgent();
             let waited_for = done?;
             self.cost.pieces_waited_for += u32::from(waited_for);
             self.pause = (begin.elapsed() / PAUSE_PART).max(if waited_for { PAUSE } else { Duration::ZERO });
@@ -137,7 +137,7 @@ impl<'f> Exchange<'f> {
             }
             PageKind::Private => Fresh::private(chunk.len())?,
         };
-        self.turns.begin_urgent();
+        self.scheduling.begin_urgent();
         self.register(chunk)?;
         let faults = self.faults.as_fd();
         let begin = Instant::now();

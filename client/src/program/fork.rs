@@ -24,7 +24,7 @@ use super::{
     PAGE_BYTES, PAGES, Pages,
     areas::{self, Area},
     exchange::{Exchange, Fresh, fork_with},
-    helper::on_a_thread,
+    exchange_thread::on_a_thread,
 };
 use crate::{error::Result, socket::lock};
 

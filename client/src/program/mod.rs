@@ -23,12 +23,12 @@
 mod areas;
 mod counts;
 mod exchange;
+mod exchange_thread;
 mod file;
 mod fork;
-mod helper;
 mod pace;
 mod pinned;
-mod turns;
+mod scheduling;
 mod userfaultfd;
 
 use std::{
@@ -54,7 +54,7 @@ use self::{
     areas::{Area, Identity},
     counts::PageCounts,
     exchange::Exchange,
-    helper::on_a_thread,
+    exchange_thread::on_a_thread,
 };
 use crate::{
     error::{Error, Result},
@@ -94,7 +94,7 @@ pub(crate) struct ProgramBacking {
     pub(crate) writable: bool,
     pub(crate) origin: u32,
     /// Keeps private memory shared.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<SharedPages>,
     /// For memory that stays in place, the reason why it could not be exchanged.
     pub(crate) because: Option<Error>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct ProgramBacking {
 /// The range is not mapped, or lacks the rights; an error of the kernel. The memory is unchanged on
 /// error.
 pub(crate) fn reach(range: &Range<usize>, write: bool, private: PrivateMemory) -> Result<ProgramBacking> {
-    let because = match Held::new(range, write, private) {
+    let because = match SharedPages::new(range, write, private) {
         Ok(held) => {
             let (file, pages) = (held.file()?, held.range());
             let (offset, origin) = (pages.start as u64, origin::MIGRATED);
@@ -139,14 +139,14 @@ pub(crate) fn reach(range: &Range<usize>, write: bool, private: PrivateMemory) -
 
 /// Memory of the program, shared until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SharedPages {
     pid: u32,
     range: Range<usize>,
     edges: Vec<Range<usize>>,
     pub(crate) cost: ExchangeCost,
 }
 
-impl Held {
+impl SharedPages {
     /// Shares the whole pages that contain `range`, unless they are shared already. With `write`,
     /// the program must be able to write there.
     ///
@@ -183,7 +183,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SharedPages {
     fn drop(&mut self) {
         let pages = &mut *lock(&PAGES);
         if let Some(pages) = pages.as_mut().filter(|pages| pages.pid == self.pid && self.pid == process::id()) {

@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 
-/// Held exclusively by tests that fork: a child depends on the state of all threads, and tests
+/// SharedPages exclusively by tests that fork: a child depends on the state of all threads, and tests
 /// share more of it than a program would.
 pub(super) static FORKS: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
@@ -47,7 +47,7 @@ impl Plain {
     }
 
     /// Reads word `index` from the file.
-    fn in_file(&self, held: &Held, index: usize) -> u64 {
+    fn in_file(&self, held: &SharedPages, index: usize) -> u64 {
         let mut bytes = [0; 8];
         let file = held.file().expect("it is there");
         let offset = (self.range().start + 8 * index) as i64;
@@ -91,7 +91,7 @@ fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
         .for_each(|index| memory.word(index).store(value(index), Ordering::Relaxed));
     // Not whole pages.
     let asked = memory.range().start + 8..memory.range().end - 8;
-    let held = Held::new(&asked, true, PrivateMemory::Auto).expect("it can be shared");
+    let held = SharedPages::new(&asked, true, PrivateMemory::Auto).expect("it can be shared");
     assert_eq!(held.range(), memory.range());
     assert!(!is_private(&memory.range()));
     for index in 0..words {
@@ -127,9 +127,9 @@ fn pages_stay_shared_while_anything_lies_over_them() {
         let start = memory.range().start;
         start + pages.start * PAGE_BYTES..start + pages.end * PAGE_BYTES
     };
-    let inner = Held::new(&part(2..4), true, PrivateMemory::Auto).expect("it can be shared");
-    let outer = Held::new(&part(0..6), true, PrivateMemory::Auto).expect("with what is shared in it");
-    let right = Held::new(&part(5..8), true, PrivateMemory::Auto).expect("it overlaps");
+    let inner = SharedPages::new(&part(2..4), true, PrivateMemory::Auto).expect("it can be shared");
+    let outer = SharedPages::new(&part(0..6), true, PrivateMemory::Auto).expect("with what is shared in it");
+    let right = SharedPages::new(&part(5..8), true, PrivateMemory::Auto).expect("it overlaps");
     memory.word(512 * 3).store(33, Ordering::Relaxed);
     assert_eq!((memory.in_file(&outer, 512 * 3), memory.in_file(&inner, 512 * 3)), (33, 33));
     drop(outer);
@@ -171,7 +171,7 @@ fn no_update_is_lost() {
         let hammers = [scope.spawn(hammer(1)), scope.spawn(hammer(2))];
         for round in 0..ROUNDS {
             let start = memory.range().start + round % 7 * PAGE_BYTES;
-            drop(Held::new(&(start..memory.range().end), true, PrivateMemory::Auto).expect("it can be shared"));
+            drop(SharedPages::new(&(start..memory.range().end), true, PrivateMemory::Auto).expect("it can be shared"));
         }
         stop.store(true, Ordering::Relaxed);
         let mut total = 0;
@@ -219,8 +219,8 @@ fn the_stack_and_parts_of_heap_pages_can_be_shared() {
     let on_heap: Vec<Box<[u8; 100]>> = (0..100).map(|index| Box::new([index; 100])).collect();
     let boxed = on_heap[50].as_ptr().expose_provenance();
     for round in 0..50 {
-        let stack = Held::new(&(at..at + on_stack.len()), true, PrivateMemory::Auto).expect("this very stack");
-        let heap = Held::new(&(boxed..boxed + 100), true, PrivateMemory::Auto).expect("with its neighbors");
+        let stack = SharedPages::new(&(at..at + on_stack.len()), true, PrivateMemory::Auto).expect("this very stack");
+        let heap = SharedPages::new(&(boxed..boxed + 100), true, PrivateMemory::Auto).expect("with its neighbors");
         // SAFETY: it is mapped; a volatile read, because the compiler knows the value written.
         let byte = unsafe { ptr::read_volatile(&raw const on_stack[round]) };
         assert_eq!(byte, 5);
@@ -237,7 +237,7 @@ fn memory_that_cannot_be_shared_is_refused_and_unchanged() {
     let memory = Plain::new(4 * PAGE_BYTES);
     let start = memory.range().start;
     let refused =
-        |range: Range<usize>, write| Held::new(&range, write, PrivateMemory::Auto).expect_err("it is refused");
+        |range: Range<usize>, write| SharedPages::new(&range, write, PrivateMemory::Auto).expect_err("it is refused");
     assert!(matches!(refused(start..start, false), Error::NotMapped { .. }));
     assert!(matches!(refused(usize::MAX - 10..usize::MAX, false), Error::NotMapped { .. }));
     assert!(matches!(refused(0x1000..0x2000, false), Error::NotMapped { .. }));
@@ -253,7 +253,7 @@ fn memory_that_cannot_be_shared_is_refused_and_unchanged() {
     assert!(matches!(unwritable, Error::NoRights { address } if address == start + PAGE_BYTES), "{unwritable}");
     assert!(is_private(&memory.range()));
     // It can be shared for reading, and is not writable afterward either.
-    let held = Held::new(&memory.range(), false, PrivateMemory::Auto).expect("to read");
+    let held = SharedPages::new(&memory.range(), false, PrivateMemory::Auto).expect("to read");
     let rights = |page: usize| {
         let page = start + page * PAGE_BYTES;
         let areas = areas::all().expect("it can be read");
@@ -272,7 +272,7 @@ fn memory_that_was_unmapped_or_moved_is_not_touched() {
     let _no_fork = no_fork();
     let memory = Plain::new(4 * PAGE_BYTES);
     let range = memory.range();
-    let held = Held::new(&range, true, PrivateMemory::Auto).expect("it can be shared");
+    let held = SharedPages::new(&range, true, PrivateMemory::Auto).expect("it can be shared");
     memory.word(512).store(9, Ordering::Relaxed);
     // The second page moves elsewhere, and other memory takes its place.
     let other = Plain::new(PAGE_BYTES);
@@ -292,7 +292,7 @@ fn memory_that_was_unmapped_or_moved_is_not_touched() {
     drop(other);
     // Unmapped memory is forgotten. (A mapping without rights takes its place, to keep other tests
     // from getting these addresses.)
-    let held = Held::new(&range, true, PrivateMemory::Auto).expect("once more");
+    let held = SharedPages::new(&range, true, PrivateMemory::Auto).expect("once more");
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: a mapping of this test, not used any more.
     let gone = unsafe { libc::mmap(memory.base.as_ptr().cast(), memory.bytes, libc::PROT_NONE, flags, -1, 0) };
@@ -339,12 +339,13 @@ fn a_child_has_its_own() {
         }
     };
     (0..4).for_each(|page| memory.word(512 * page).store(page as u64 + 1, Ordering::Relaxed));
-    let held = Held::new(&(memory.range().start..memory.range().start + 3 * PAGE_BYTES), true, PrivateMemory::Auto)
-        .expect("it can be shared");
+    let held =
+        SharedPages::new(&(memory.range().start..memory.range().start + 3 * PAGE_BYTES), true, PrivateMemory::Auto)
+            .expect("it can be shared");
     // The stack on which fork runs is shared as well.
     let on_stack = AtomicU64::new(70);
     let stack_at = (&raw const on_stack).addr();
-    let stack = Held::new(&(stack_at..stack_at + 8), true, PrivateMemory::Auto).expect("this very stack");
+    let stack = SharedPages::new(&(stack_at..stack_at + 8), true, PrivateMemory::Auto).expect("this very stack");
     thread::scope(|scope| {
         scope.spawn(|| {
             wait_for(1);
@@ -359,7 +360,7 @@ fn a_child_has_its_own() {
             (0..4).for_each(|page| memory.word(512 * page).store(55, Ordering::Relaxed));
             // No memory is shared here, but it can be.
             let private = is_private(&memory.range());
-            drop(Held::new(&memory.range(), true, PrivateMemory::Auto).expect("it can be shared in the child"));
+            drop(SharedPages::new(&memory.range(), true, PrivateMemory::Auto).expect("it can be shared in the child"));
             seen == [1, 2, 3, 4] && private && memory.word(0).load(Ordering::Relaxed) == 55
         });
     });
@@ -396,7 +397,7 @@ fn a_program_without_privileges_exchanges_pages_too() {
                 done
             });
             for _ in 0..100 {
-                drop(Held::new(&memory.range(), true, PrivateMemory::Auto).expect("it needs no privilege"));
+                drop(SharedPages::new(&memory.range(), true, PrivateMemory::Auto).expect("it needs no privilege"));
             }
             stop.store(true, Ordering::Relaxed);
             let done: u64 = hammer.join().expect("it counts");

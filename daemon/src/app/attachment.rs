@@ -97,8 +97,8 @@ pub(super) fn attach(
         queues.push(queue);
     }
     let napi = match device.napi {
-        config::Napi::Driver => None,
-        config::Napi::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
+        config::NapiChoice::Driver => None,
+        config::NapiChoice::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
     };
     let served = owners
         .iter()

@@ -25,17 +25,17 @@ use super::{
     devices::{AttachedDevice, ServedDevice},
 };
 use crate::{
-    config::{self, Config, Idle, QueueOwner},
+    config::{self, Config, IdleChoice, QueueOwner},
     net::{DeviceInterface, Net},
     worker::{
         command::QueueMailbox,
         endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, EventSender, events},
-        handoff::{Handoff, exchange},
+        handoff::{Handoff, handoffs},
         idle::Policy,
         mailbox::mailbox,
         pin,
-        poll_loop::{EndpointSlot, Worker, WorkerParts},
+        poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
         workers::{WorkerHandle, Workers, spawn},
     },
@@ -61,7 +61,7 @@ pub(super) struct Checked {
     endpoints: Arc<Endpoints>,
 }
 
-/// Workers that turn.
+/// Workers that run.
 pub(super) struct Started {
     pub(super) devices: Vec<ServedDevice>,
     pub(super) workers: Workers,
@@ -134,14 +134,14 @@ fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow:
 
 /// Attaches, binds and starts. A failure halfway undoes the completed part.
 pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
-    let mut endpoint_slots: Vec<Vec<EndpointSlot<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
+    let mut worker_endpoints: Vec<Vec<WorkerEndpoint<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
         let device = &with_bounded_windows(device, rx_ring_entries(&device.interface));
         let link_mtu_bytes = checked.net.device(id).link_mtu_bytes;
         let attached = attach(device, link_mtu_bytes, owners, &config.workers);
         let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
-        add_endpoint_slots(&mut endpoint_slots, config, checked, (id, device), owners, queues);
+        add_endpoint_slots(&mut worker_endpoints, config, checked, (id, device), owners, queues);
         let workers = checked.endpoints.of_device(id).map(|place| place.worker).collect();
         let attached = AttachedDevice::new(attachment, link_mtu_bytes);
         served.push(ServedDevice::new(id, device.clone(), workers, attached));
@@ -151,10 +151,10 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
     let (receiver, senders) = events(wakers.len())?;
     let (mut handles, mut queue_mailboxes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
-    let parts = endpoint_slots.into_iter().zip(&wakers).zip(exchange(&wakers)).zip(senders);
-    for (number, (((endpoint_slots, waker), handoff), events)) in (0..).zip(parts) {
+    let parts = worker_endpoints.into_iter().zip(&wakers).zip(handoffs(&wakers)).zip(senders);
+    for (number, (((worker_endpoints, waker), handoff), events)) in (0..).zip(parts) {
         let make = Make { config, checked, board: &board, id: WorkerId(number) };
-        let (handle, queue_mailbox, worker) = make.worker(endpoint_slots, Arc::clone(waker), handoff, events)?;
+        let (handle, queue_mailbox, worker) = make.worker(worker_endpoints, Arc::clone(waker), handoff, events)?;
         handles.push(handle);
         queue_mailboxes.push(queue_mailbox);
         workers.push(worker);
@@ -193,7 +193,7 @@ fn with_bounded_windows(device: &config::DeviceConfig, rx_ring_entries: Option<u
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
 fn add_endpoint_slots(
-    endpoint_slots: &mut [Vec<EndpointSlot<NicQueue>>],
+    worker_endpoints: &mut [Vec<WorkerEndpoint<NicQueue>>],
     config: &Config,
     checked: &Checked,
     (id, device): (DeviceId, &config::DeviceConfig),
@@ -201,16 +201,20 @@ fn add_endpoint_slots(
     queues: Vec<NicQueue>,
 ) {
     for place in checked.endpoints.of_device(id) {
-        endpoint_slots[place.worker.0 as usize].push(endpoint_slot(place, device, config));
+        worker_endpoints[place.worker.0 as usize].push(worker_endpoint(place, device, config));
     }
     for (queue, owner) in queues.into_iter().zip(owners) {
-        let mut of_worker = endpoint_slots[owner.worker as usize].iter_mut();
-        let endpoint_slot = of_worker.find(|endpoint_slot| endpoint_slot.place.device == id);
-        endpoint_slot.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
+        let mut of_worker = worker_endpoints[owner.worker as usize].iter_mut();
+        let worker_endpoint = of_worker.find(|worker_endpoint| worker_endpoint.place.device == id);
+        worker_endpoint.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
     }
 }
 
-fn endpoint_slot(place: EndpointLocation, device: &config::DeviceConfig, config: &Config) -> EndpointSlot<NicQueue> {
+fn worker_endpoint(
+    place: EndpointLocation,
+    device: &config::DeviceConfig,
+    config: &Config,
+) -> WorkerEndpoint<NicQueue> {
     let limits = &config.limits.device;
     let endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
@@ -224,14 +228,14 @@ fn endpoint_slot(place: EndpointLocation, device: &config::DeviceConfig, config:
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     });
-    EndpointSlot { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
+    WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 
 fn recovery(device: &config::DeviceConfig) -> RecoveryConfig {
     RecoveryConfig {
         kind: match device.recovery {
-            config::Recovery::Selective => Recovery::Selective,
-            config::Recovery::GoBackN => Recovery::GoBackN,
+            config::RecoveryChoice::Selective => Recovery::Selective,
+            config::RecoveryChoice::GoBackN => Recovery::GoBackN,
         },
         reorder_delay: Nanos::from_micros(device.reorder_delay_us.into()),
         probe_floor: Nanos::from_micros(device.probe_floor_us.into()),
@@ -250,7 +254,7 @@ struct Make<'a> {
 impl Make<'_> {
     fn worker(
         &self,
-        endpoint_slots: Vec<EndpointSlot<NicQueue>>,
+        worker_endpoints: Vec<WorkerEndpoint<NicQueue>>,
         waker: Arc<Waker>,
         handoff: Handoff,
         events: EventSender,
@@ -263,7 +267,7 @@ impl Make<'_> {
         let worker = Worker::new(WorkerParts {
             id: self.id,
             policy: policy(&self.config.workers[self.id.0 as usize]),
-            endpoint_slots,
+            worker_endpoints,
             endpoints: Arc::clone(&self.checked.endpoints),
             inbox,
             queue_inbox,
@@ -274,7 +278,7 @@ impl Make<'_> {
             heartbeat,
             max_sessions: limits.clients,
             // One more: a region that is registered again has both memories for a moment.
-            max_regions: limits.device.mrs.saturating_mul(self.config.devices.len() as u32).saturating_add(1),
+            max_objects: limits.device.mrs.saturating_mul(self.config.devices.len() as u32).saturating_add(1),
             max_cq_rings: limits.clients.saturating_mul(limits.client.cqs).min(CQ_RINGS_MAX),
         })
         .context("a worker cannot watch its sockets")?;
@@ -284,9 +288,9 @@ impl Make<'_> {
 
 fn policy(worker: &config::WorkerConfig) -> Policy {
     match worker.idle {
-        Idle::Spin => Policy::Spin,
-        Idle::Yield => Policy::Yield,
-        Idle::Sleep => Policy::Sleep { spin: Nanos::from_micros(worker.spin_us.into()) },
+        IdleChoice::Spin => Policy::Spin,
+        IdleChoice::Yield => Policy::Yield,
+        IdleChoice::Sleep => Policy::Sleep { spin: Nanos::from_micros(worker.spin_us.into()) },
     }
 }
 

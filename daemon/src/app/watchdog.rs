@@ -1,4 +1,4 @@
-//! Notices a worker that does not turn any more.
+//! Notices a worker that makes no progress any more.
 //!
 //! The control thread looks once a second. While a worker is stuck systemd's watchdog is not fed;
 //! after [`PATIENCE`] the daemon ends itself, for its clients would hang and the kernel would not
@@ -11,7 +11,7 @@ use roced_types::WorkerId;
 /// How often to look.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long a worker may be stuck: far longer than any turn, also on a machine that swaps or was
+/// How long a worker may be stuck: far longer than any poll iteration, also on a machine that swaps or was
 /// suspended; a guess.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -174,7 +174,7 @@ impl Clients {
         self.ending.end_some(&mut self.registry, environment);
     }
 
-    /// A worker has news.
+    /// A worker has an event.
     pub fn on_worker_event(&mut self, event: WorkerEvent, environment: &mut Environment<'_>) {
         match event {
             WorkerEvent::Fault { session, fault } => self.end(session.0, &SessionEnd::Fault(fault.to_string())),
@@ -185,7 +185,7 @@ impl Clients {
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
-            WorkerEvent::News { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
+            WorkerEvent::Object { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
         }
     }
 

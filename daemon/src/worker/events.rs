@@ -44,8 +44,8 @@ pub enum WorkerEvent {
         /// Queue pair, peer and cause.
         failure: QpFailure,
     },
-    /// An object has news for its client.
-    News {
+    /// An event of an object, for its client.
+    Object {
         /// The session.
         session: SessionId,
         /// The number by which its client knows it.
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn event(number: u32) -> WorkerEvent {
-        WorkerEvent::News { session: SessionId(1), handle: number, kind: 1 }
+        WorkerEvent::Object { session: SessionId(1), handle: number, kind: 1 }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::{
     command::{Answer, Command, CommandRefused, QueuesSet, SetQueues},
     metrics::{EndpointSnapshot, QPS_PER_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
-    poll_loop::{EndpointSlot, Worker, monotonic_now},
+    poll_loop::{Worker, WorkerEndpoint, monotonic_now},
     qp_table::entry_of,
 };
 
@@ -89,7 +89,8 @@ impl<N: Nic> Worker<N> {
             Command::AddSrq(srq, ring) => self.add_srq(srq, ring),
             Command::SetSrqLimit(srqn, limit) => self.set_srq_limit(srqn, limit),
             Command::SrqLimit(srqn) => {
-                let srq = self.endpoint_slot(srqn.endpoint()).and_then(|at| self.endpoint_slots[at].endpoint.srq(srqn));
+                let srq =
+                    self.worker_endpoint(srqn.endpoint()).and_then(|at| self.worker_endpoints[at].endpoint.srq(srqn));
                 srq.map_or_else(missing, |srq| Answer::SrqLimit(srq.limit()))
             }
             Command::DropSrq(srqn) => self.drop_srq(srqn),
@@ -98,7 +99,9 @@ impl<N: Nic> Worker<N> {
             }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
             Command::SetPath(qpn, path) => match self.endpoint_slot_of(qpn) {
-                Some(endpoint_slot) => done_or_refused(self.endpoint_slots[endpoint_slot].endpoint.set_path(qpn, path)),
+                Some(worker_endpoint) => {
+                    done_or_refused(self.worker_endpoints[worker_endpoint].endpoint.set_path(qpn, path))
+                }
                 None => missing(),
             },
             Command::QueryQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Attributes(qp.attributes())),
@@ -121,14 +124,14 @@ impl<N: Nic> Worker<N> {
 
     /// Replaces the NIC queues of a device.
     pub(super) fn set_queues(&mut self, SetQueues { device, queues }: SetQueues<N>) -> QueuesSet<N> {
-        let found = self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device);
+        let found = self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.device == device);
         let Some(at) = found else { return Err((queues, CommandRefused::NoSuchObject)) };
-        let before = self.exchange_queues(at, queues);
+        let before = self.replace_queues(at, queues);
         match self.watch_sockets() {
             Ok(()) => Ok(before),
             Err(errno) => {
                 self.unwatch_sockets();
-                let refused = self.exchange_queues(at, before);
+                let refused = self.replace_queues(at, before);
                 // They were watched a moment ago.
                 let _ = self.watch_sockets();
                 Err((refused, CommandRefused::Kernel(errno)))
@@ -136,9 +139,9 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    fn exchange_queues(&mut self, at: usize, queues: Vec<N>) -> Vec<N> {
+    fn replace_queues(&mut self, at: usize, queues: Vec<N>) -> Vec<N> {
         self.unwatch_sockets();
-        mem::replace(&mut self.endpoint_slots[at].queues, queues)
+        mem::replace(&mut self.worker_endpoints[at].queues, queues)
     }
 
     fn attach_session(&mut self, session: WorkerSession) -> Answer {
@@ -203,24 +206,24 @@ impl<N: Nic> Worker<N> {
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
-        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
         endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.worker_memory);
         Answer::Done
     }
 
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
         let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
-        let Some(endpoint_slot) = self.endpoint_slot_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
+        let Some(worker_endpoint) = self.endpoint_slot_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
             return give_back(CommandRefused::NoSuchObject, qp, rings);
         };
         if !self.qp_table.has_doorbell_for(&rings) {
             return give_back(CommandRefused::NoRoom, qp, rings);
         }
-        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
         match endpoint.insert_qp(qp) {
             Ok(()) => {
-                let entry = entry_of(self.first_entries[endpoint_slot], endpoint, rings.qpn);
+                let entry = entry_of(self.first_entries[worker_endpoint], endpoint, rings.qpn);
                 self.qp_table.add_qp(entry.expect("it was just inserted"), rings);
                 Answer::Done
             }
@@ -230,12 +233,12 @@ impl<N: Nic> Worker<N> {
 
     fn add_srq(&mut self, srq: Box<Srq>, ring: SrqRing) -> Answer {
         let srqn = ring.srqn;
-        let endpoint_slot = self.endpoint_slot(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
-        let Some(endpoint_slot) = endpoint_slot else {
+        let worker_endpoint = self.worker_endpoint(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
+        let Some(worker_endpoint) = worker_endpoint else {
             return Answer::Refused(CommandRefused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
         };
-        let index = self.first_srqs[endpoint_slot] + srqn.index();
-        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        let index = self.first_srqs[worker_endpoint] + srqn.index();
+        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
         if srqn.index() >= endpoint.max_srqs() || !self.qp_table.has_srq_room(index, &ring) {
             return Answer::Refused(CommandRefused::NoRoom, Some(Command::AddSrq(srq, ring)));
         }
@@ -249,15 +252,15 @@ impl<N: Nic> Worker<N> {
     }
 
     fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else {
+        let Some(worker_endpoint) = self.worker_endpoint(srqn.endpoint()) else {
             return refuse(CommandRefused::NoSuchObject);
         };
-        let index = self.first_srqs[endpoint_slot] + srqn.index();
+        let index = self.first_srqs[worker_endpoint] + srqn.index();
         let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
         // Posted receives count even if their doorbell was not seen yet: up to the limit, which is
         // no more than a ring.
-        while short(&self.endpoint_slots[endpoint_slot].endpoint) && !self.has_fault() {
-            let served = self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint);
+        while short(&self.worker_endpoints[worker_endpoint].endpoint) && !self.has_fault() {
+            let served = self.qp_table.serve_srq(index, &mut self.worker_endpoints[worker_endpoint].endpoint);
             if let Some((session, fault)) = served.fault {
                 self.note_fault(session, fault);
                 break;
@@ -266,16 +269,16 @@ impl<N: Nic> Worker<N> {
                 break;
             }
         }
-        done_or_refused(self.endpoint_slots[endpoint_slot].endpoint.set_srq_limit(srqn, limit))
+        done_or_refused(self.worker_endpoints[worker_endpoint].endpoint.set_srq_limit(srqn, limit))
     }
 
     fn drop_srq(&mut self, srqn: Srqn) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else {
+        let Some(worker_endpoint) = self.worker_endpoint(srqn.endpoint()) else {
             return refuse(CommandRefused::NoSuchObject);
         };
-        match self.endpoint_slots[endpoint_slot].endpoint.remove_srq(srqn) {
+        match self.worker_endpoints[worker_endpoint].endpoint.remove_srq(srqn) {
             Some(srq) => {
-                let ring = self.qp_table.remove_srq(self.first_srqs[endpoint_slot] + srqn.index());
+                let ring = self.qp_table.remove_srq(self.first_srqs[worker_endpoint] + srqn.index());
                 Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has an entry"))
             }
             None => refuse(CommandRefused::NoSuchObject),
@@ -292,8 +295,8 @@ impl<N: Nic> Worker<N> {
     ) -> Answer {
         let (why, replay) = match self.endpoint_slot_of(qpn) {
             None => (CommandRefused::NoSuchObject, replay),
-            Some(endpoint_slot) => {
-                let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+            Some(worker_endpoint) => {
+                let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
                 let replay = endpoint.provide(qpn, replay);
                 match endpoint.modify_qp(qpn, mask, &attributes, path) {
                     Ok(()) => return Answer::Changed(replay),
@@ -305,9 +308,9 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
-        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
-        let entry = entry_of(self.first_entries[endpoint_slot], endpoint, qpn);
+        let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        let entry = entry_of(self.first_entries[worker_endpoint], endpoint, qpn);
         match (endpoint.remove_qp(qpn), entry) {
             (Some(qp), Some(entry)) => {
                 let rings = self.qp_table.remove_qp(entry);
@@ -318,20 +321,20 @@ impl<N: Nic> Worker<N> {
     }
 
     fn endpoint_of(&mut self, device: DeviceId) -> Option<&mut Endpoint> {
-        let endpoint_slot =
-            self.endpoint_slots.iter_mut().find(|endpoint_slot| endpoint_slot.place.device == device)?;
-        Some(&mut endpoint_slot.endpoint)
+        let worker_endpoint =
+            self.worker_endpoints.iter_mut().find(|worker_endpoint| worker_endpoint.place.device == device)?;
+        Some(&mut worker_endpoint.endpoint)
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.endpoint_slots[self.endpoint_slot_of(qpn)?].endpoint.qp(qpn)
+        self.worker_endpoints[self.endpoint_slot_of(qpn)?].endpoint.qp(qpn)
     }
 
     /// Fills a snapshot up to the room that was made for it.
     fn fill(&self, snapshot: &mut WorkerSnapshot) {
         snapshot.worker = self.counters;
         snapshot.handoff = *self.handoff.counters();
-        for EndpointSlot { place, endpoint, queues, .. } in &self.endpoint_slots {
+        for WorkerEndpoint { place, endpoint, queues, .. } in &self.worker_endpoints {
             if snapshot.endpoints.len() < snapshot.endpoints.capacity() {
                 snapshot.endpoints.push(EndpointSnapshot {
                     endpoint: place.endpoint,

@@ -34,7 +34,7 @@ pub const FRAME_BYTES_MAX: usize = 9216;
 pub const PACKET_BUFFERS: usize = 256;
 
 /// Maximum number of bytes borrowed in a poll iteration: some tens of microseconds of copying.
-const BORROWED_BYTES_MAX: usize = 256 << 10;
+const BORROWED_BYTES_PER_POLL: usize = 256 << 10;
 
 /// Origin of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ pub struct Full;
 ///
 /// # Panics
 /// With more than 64 workers. There are at most 64 endpoints, and each worker has one.
-pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
+pub fn handoffs(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
     assert!(wakers.len() <= 64, "a daemon has at most 64 workers");
     let everybody = wakers.len() * PACKET_BUFFERS * 2;
     let posts: Arc<[Post]> = wakers
@@ -251,7 +251,7 @@ impl Handoff {
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
         let buffer =
-            if self.borrowed_bytes < BORROWED_BYTES_MAX { self.take_buffer(BufferKind::HandedOver) } else { None };
+            if self.borrowed_bytes < BORROWED_BYTES_PER_POLL { self.take_buffer(BufferKind::HandedOver) } else { None };
         let Some(mut packet_buffer) = buffer else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
@@ -415,7 +415,7 @@ mod tests {
 
     fn ends(count: usize) -> Vec<Handoff> {
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
-        exchange(&wakers)
+        handoffs(&wakers)
     }
 
     fn fill_with(bytes: &[u8]) -> impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort> {
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn a_receiver_that_sleeps_is_woken_once_a_turn() {
         let wakers: Vec<_> = (0..2).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
-        let mut ends = exchange(&wakers);
+        let mut ends = handoffs(&wakers);
         let pending = || {
             use std::os::fd::AsFd;
             let mut fds = [nix::poll::PollFd::new(wakers[1].as_fd(), nix::poll::PollFlags::POLLIN)];

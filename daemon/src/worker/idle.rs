@@ -6,11 +6,11 @@
 //!   thread needs it.
 //! * **sleep**: as yield for a configured time, then block until something happens.
 //!
-//! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its alarm clock
-//! ([`Waker`]) and its sessions' wake eventfds. The sockets are in no set: a socket in a set always
+//! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its [`Waker`]
+//! and its sessions' wake eventfds. The sockets are in no set: a socket in a set always
 //! has a waiter, and the kernel then walks to it for each batch of frames, whether the worker
 //! sleeps or not (6 % of a sender's time on veth, where the frames arrive inside the system call of
-//! the sender). Before it blocks, it announces this in two words, its alarm clock's (for threads of
+//! the sender). Before it blocks, it announces this in two words, its waker's (for threads of
 //! the daemon) and its [`WorkerState`]'s (for clients), and checks everything once more; a thread
 //! that gives it work reads the word afterward. One of the two therefore sees the other.
 
@@ -38,7 +38,7 @@ use super::wake::Waker;
 pub enum Policy {
     /// Never gives the core away.
     Spin,
-    /// Lets others run between two turns.
+    /// Lets others run between two poll iterations.
     Yield,
     /// Yields for that long without work, then blocks.
     Sleep {

@@ -18,7 +18,7 @@ const QUEUE_COUNTERS: usize = 24;
 /// Counters of a worker itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
-    /// Turns of its loop.
+    /// Poll iterations.
     pub polls: u64,
     /// Times it blocked.
     pub sleeps: u64,
@@ -31,7 +31,7 @@ pub struct WorkerCounters {
     /// Times that completions of one queue were published: at most once per poll iteration for
     /// each.
     pub publications: u64,
-    /// Times that acknowledgements waited for clients to answer, so that both leave by one system
+    /// Times that acknowledgments waited for clients to answer, so that both leave by one system
     /// call.
     pub acks_waited: u64,
 }

@@ -16,7 +16,7 @@
 mod abi;
 pub mod client_fault;
 pub mod command;
-pub mod delayed_ack;
+pub mod delayed_kick;
 pub mod endpoints;
 pub mod events;
 mod execute;

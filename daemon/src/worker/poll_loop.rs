@@ -8,7 +8,7 @@
 //!
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
-//! ([`DelayedAck`]).
+//! ([`DelayedKick`]).
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
 //! for an endpoint of that NIC's device, on this worker or, forwarded, on another; any other number
@@ -40,7 +40,7 @@ use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
 use super::{
     client_fault::ClientFault,
     command::{Inbox, QueueInbox},
-    delayed_ack::DelayedAck,
+    delayed_kick::DelayedKick,
     endpoints::{EndpointLocation, Endpoints},
     events::{EventSender, WorkerEvent},
     handoff::{BufferKind, Handoff, PacketBuffer},
@@ -74,14 +74,14 @@ const FRAMES_OUT: usize = 128;
 /// Events of queue pairs told to the control thread per poll iteration.
 const EVENTS: usize = 64;
 
-/// The longest sleep: a sign of life for the watchdog at least that often.
+/// The longest sleep: the heartbeat for the watchdog counts at least that often.
 const SLEEP_MAX: Nanos = Nanos::from_millis(500);
 /// The longest sleep with frames to send and no room: nothing wakes a worker when room comes.
 const SLEEP_FULL: Nanos = Nanos::from_micros(500);
 
 /// One endpoint with the NIC queues of its device that this worker owns.
 #[derive(Debug)]
-pub struct EndpointSlot<N> {
+pub struct WorkerEndpoint<N> {
     /// Which.
     pub place: EndpointLocation,
     /// The transport.
@@ -100,7 +100,7 @@ pub struct WorkerParts<N> {
     /// How it waits.
     pub policy: Policy,
     /// Its endpoints.
-    pub endpoint_slots: Vec<EndpointSlot<N>>,
+    pub worker_endpoints: Vec<WorkerEndpoint<N>>,
     /// Locations of all endpoints.
     pub endpoints: Arc<Endpoints>,
     /// Commands.
@@ -109,18 +109,18 @@ pub struct WorkerParts<N> {
     pub queue_inbox: QueueInbox<N>,
     /// Frames from and to other workers.
     pub handoff: Handoff,
-    /// News for the control thread.
+    /// Events for the control thread.
     pub events: EventSender,
-    /// Its alarm clock.
+    /// Wakes it.
     pub waker: Arc<Waker>,
-    /// Its word for clients.
+    /// Its sleep state, for clients.
     pub state: WorkerState<Arc<Mapping>>,
-    /// Turns counted where the control thread can see them.
+    /// Poll iterations, counted where the control thread can see them.
     pub heartbeat: Arc<AtomicU64>,
     /// Sessions it can serve.
     pub max_sessions: u32,
     /// Memory objects it can hold.
-    pub max_regions: u32,
+    pub max_objects: u32,
     /// Completion queues it can complete into.
     pub max_cq_rings: u32,
 }
@@ -129,7 +129,7 @@ pub struct WorkerParts<N> {
 #[derive(Debug)]
 pub struct Worker<N> {
     pub(super) id: WorkerId,
-    pub(super) endpoint_slots: Vec<EndpointSlot<N>>,
+    pub(super) worker_endpoints: Vec<WorkerEndpoint<N>>,
     /// The first entry of each endpoint slot's queue pairs.
     pub(super) first_entries: Vec<u32>,
     /// The first number of each endpoint slot's shared receive queues, likewise.
@@ -145,7 +145,7 @@ pub struct Worker<N> {
     inbox: Option<Inbox>,
     queue_inbox: Option<QueueInbox<N>>,
     idle: Idle,
-    delayed_ack: DelayedAck,
+    delayed_kick: DelayedKick,
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
     fault: Option<WorkerEvent>,
@@ -170,20 +170,20 @@ impl<N: Nic> Worker<N> {
         let sleeper = WorkerSleeper::new(parts.waker, parts.state)?;
         let (mut first_entries, mut first_srqs) = (Vec::new(), Vec::new());
         let (mut qps, mut srqs) = (0, 0);
-        for endpoint_slot in &parts.endpoint_slots {
+        for worker_endpoint in &parts.worker_endpoints {
             first_entries.push(qps);
-            qps += endpoint_slot.max_qps;
+            qps += worker_endpoint.max_qps;
             first_srqs.push(srqs);
-            srqs += endpoint_slot.endpoint.max_srqs();
+            srqs += worker_endpoint.endpoint.max_srqs();
         }
         let worker = Self {
             id: parts.id,
-            endpoint_slots: parts.endpoint_slots,
+            worker_endpoints: parts.worker_endpoints,
             first_entries,
             first_srqs,
             endpoints: parts.endpoints,
             qp_table: QpTable::new(parts.max_sessions, qps, srqs),
-            worker_memory: WorkerMemory::new(parts.id, parts.max_regions, parts.max_cq_rings),
+            worker_memory: WorkerMemory::new(parts.id, parts.max_objects, parts.max_cq_rings),
             handoff: parts.handoff,
             events: parts.events,
             sleeper,
@@ -192,7 +192,7 @@ impl<N: Nic> Worker<N> {
             inbox: Some(parts.inbox),
             queue_inbox: Some(parts.queue_inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
-            delayed_ack: DelayedAck::new(),
+            delayed_kick: DelayedKick::new(),
             heartbeat: parts.heartbeat,
             fault: None,
             key_change: None,
@@ -212,7 +212,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).map(Nic::socket)
+        self.worker_endpoints.iter().flat_map(|worker_endpoint| &worker_endpoint.queues).map(Nic::socket)
     }
 
     /// Its number.
@@ -220,14 +220,14 @@ impl<N: Nic> Worker<N> {
         self.id
     }
 
-    /// Turns until the control thread says stop.
+    /// Polls until the control thread says stop.
     pub fn run(&mut self) {
         access_log::i_am(self.id);
         while !self.stopping {
             let now = monotonic_now();
             let did_something = self.poll(now);
             match self.idle.after_poll(now, did_something) {
-                Rest::Again if !self.delayed_ack.is_waiting() => std::hint::spin_loop(),
+                Rest::Again if !self.delayed_kick.is_waiting() => std::hint::spin_loop(),
                 Rest::Again | Rest::Yield => std::thread::yield_now(),
                 Rest::Block => self.sleep(),
             }
@@ -238,14 +238,14 @@ impl<N: Nic> Worker<N> {
     pub fn poll(&mut self, now: Nanos) -> bool {
         self.counters.polls += 1;
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
-        let waited = self.delayed_ack.on_poll(now);
+        let waited = self.delayed_kick.on_poll(now);
         let mut done = self.carry_out_commands();
         done += self.take_doorbells();
         done += self.take_work();
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
-        for endpoint_slot in &mut self.endpoint_slots {
-            done += endpoint_slot.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
+        for worker_endpoint in &mut self.worker_endpoints {
+            done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
         }
         self.worker_memory.settle();
         let sent = self.emit_frames(now);
@@ -255,7 +255,7 @@ impl<N: Nic> Worker<N> {
         let publications = self.worker_memory.publish();
         self.counters.publications += publications as u64;
         let may_wait = !waited && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
-        if may_wait && self.delayed_ack.wait(now) {
+        if may_wait && self.delayed_kick.wait(now) {
             self.counters.acks_waited += 1;
         } else {
             self.kick();
@@ -279,16 +279,16 @@ impl<N: Nic> Worker<N> {
     fn take_doorbells(&mut self) -> usize {
         let mut doorbells = self.qp_table.drain_doorbells();
         self.counters.doorbells += doorbells as u64;
-        for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
-            while let Some(srqn) = endpoint_slot.endpoint.take_unblocked_srq() {
+        for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
+            while let Some(srqn) = worker_endpoint.endpoint.take_unblocked_srq() {
                 self.qp_table.want_srq_visit(first_srq + srqn.index());
                 doorbells += 1;
             }
         }
-        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
+        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
             // At most one entry for each queue pair.
-            while let Some(qpn) = endpoint_slot.endpoint.take_unblocked() {
-                if let Some(entry) = entry_of(*first_entry, &endpoint_slot.endpoint, qpn) {
+            while let Some(qpn) = worker_endpoint.endpoint.take_unblocked() {
+                if let Some(entry) = entry_of(*first_entry, &worker_endpoint.endpoint, qpn) {
                     self.qp_table.want_visit(entry);
                 }
                 doorbells += 1;
@@ -305,12 +305,12 @@ impl<N: Nic> Worker<N> {
             visits += 1;
             let served = match self.qp_table.srq_in(entry) {
                 None => {
-                    let endpoint_slot = self.first_entries.partition_point(|first| *first <= entry) - 1;
-                    self.qp_table.serve(entry, &mut self.endpoint_slots[endpoint_slot].endpoint)
+                    let worker_endpoint = self.first_entries.partition_point(|first| *first <= entry) - 1;
+                    self.qp_table.serve(entry, &mut self.worker_endpoints[worker_endpoint].endpoint)
                 }
                 Some(index) => {
-                    let endpoint_slot = self.first_srqs.partition_point(|first| *first <= index) - 1;
-                    self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint)
+                    let worker_endpoint = self.first_srqs.partition_point(|first| *first <= index) - 1;
+                    self.qp_table.serve_srq(index, &mut self.worker_endpoints[worker_endpoint].endpoint)
                 }
             };
             taken += served.taken;
@@ -333,7 +333,7 @@ impl<N: Nic> Worker<N> {
 
     fn take_frames(&mut self, now: Nanos) -> usize {
         let mut frames = 0;
-        for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
+        for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
             for queue in queues {
                 frames += queue.rx_burst(FRAMES_IN, |frame| {
                     match route(frame, place, &self.endpoints) {
@@ -374,13 +374,15 @@ impl<N: Nic> Worker<N> {
 
     fn take_packet_buffer(&mut self, now: Nanos, packet_buffer: PacketBuffer) {
         let frame: &[&[u8]] = &[packet_buffer.frame()];
-        let endpoint_slot = match packet_buffer.group_of() {
-            Some(device) => self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device),
+        let worker_endpoint = match packet_buffer.group_of() {
+            Some(device) => {
+                self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.device == device)
+            }
             // The sender looked up the owner by the same number.
             None => dest_qpn(frame).and_then(|qpn| self.endpoint_slot_of(qpn)),
         };
-        if let Some(endpoint_slot) = endpoint_slot {
-            let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
+        if let Some(worker_endpoint) = worker_endpoint {
+            let WorkerEndpoint { place, endpoint, .. } = &mut self.worker_endpoints[worker_endpoint];
             // A packet sent to a group by a queue pair of this worker goes to all members; possibly
             // none is here.
             let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
@@ -401,7 +403,7 @@ impl<N: Nic> Worker<N> {
     /// Sends frames to the NIC queues and other workers.
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
-        for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
+        for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
             let mut tx_dispatch =
                 TxDispatch { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
             sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.worker_memory, &mut tx_dispatch);
@@ -410,7 +412,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn kick(&mut self) {
-        self.endpoint_slots.iter_mut().flat_map(|endpoint_slot| &mut endpoint_slot.queues).for_each(Nic::flush);
+        self.worker_endpoints.iter_mut().flat_map(|worker_endpoint| &mut worker_endpoint.queues).for_each(Nic::flush);
     }
 
     fn tell_events(&mut self) -> usize {
@@ -422,31 +424,31 @@ impl<N: Nic> Worker<N> {
             told += 1;
         }
         told += self.tell_key_changes();
-        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
+        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
             while told < EVENTS && !self.events.is_full() {
-                let Some(event) = endpoint_slot.endpoint.poll_event() else { break };
-                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, event.qpn);
+                let Some(event) = worker_endpoint.endpoint.poll_event() else { break };
+                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, event.qpn);
                 let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
                 // Another worker may take the last place meanwhile; an event of a queue pair then
                 // is lost, its completions are not.
-                let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
-                told += usize::from(self.events.push(news));
+                let object_event = WorkerEvent::Object { session, handle: event.subject.number(), kind: event.kind };
+                told += usize::from(self.events.push(object_event));
             }
         }
-        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
+        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
             while told < EVENTS && !self.events.is_full() {
-                let Some(failure) = endpoint_slot.endpoint.poll_failure() else { break };
-                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, failure.qpn);
+                let Some(failure) = worker_endpoint.endpoint.poll_failure() else { break };
+                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, failure.qpn);
                 let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
                 told += usize::from(self.events.push(WorkerEvent::Failed { session, failure }));
             }
         }
-        for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
+        for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
             while told < EVENTS && !self.events.is_full() {
-                let Some(srqn) = endpoint_slot.endpoint.poll_srq_limit() else { break };
+                let Some(srqn) = worker_endpoint.endpoint.poll_srq_limit() else { break };
                 let Some(session) = self.qp_table.session_of_srq(first_srq + srqn.index()) else { continue };
-                let news = WorkerEvent::News { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
-                told += usize::from(self.events.push(news));
+                let object_event = WorkerEvent::Object { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
+                told += usize::from(self.events.push(object_event));
             }
         }
         self.events.announce();
@@ -466,9 +468,9 @@ impl<N: Nic> Worker<N> {
     }
 
     fn next_key_change(&mut self) -> Option<WorkerEvent> {
-        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
-            while let Some(change) = endpoint_slot.endpoint.poll_key_change() {
-                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, change.qpn);
+        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
+            while let Some(change) = worker_endpoint.endpoint.poll_key_change() {
+                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, change.qpn);
                 if let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) {
                     return Some(WorkerEvent::Key { session, change });
                 }
@@ -481,12 +483,12 @@ impl<N: Nic> Worker<N> {
         let mut frames_there = false;
         let mut wants_transmit = false;
         let mut deadline = Nanos::NEVER;
-        for endpoint_slot in &mut self.endpoint_slots {
-            for queue in &mut endpoint_slot.queues {
+        for worker_endpoint in &mut self.worker_endpoints {
+            for queue in &mut worker_endpoint.queues {
                 frames_there |= queue.prepare_sleep();
             }
-            wants_transmit |= endpoint_slot.endpoint.wants_transmit();
-            deadline = deadline.min(endpoint_slot.endpoint.poll_timeout());
+            wants_transmit |= worker_endpoint.endpoint.wants_transmit();
+            deadline = deadline.min(worker_endpoint.endpoint.poll_timeout());
         }
         let limit =
             if wants_transmit || self.fault.is_some() || self.key_change.is_some() { SLEEP_FULL } else { SLEEP_MAX };
@@ -497,7 +499,7 @@ impl<N: Nic> Worker<N> {
             // There may be nothing to do but wait for a driver that is slow to take frames.
             return std::thread::yield_now();
         }
-        let inbox = self.inbox.as_ref().expect("in its place between turns");
+        let inbox = self.inbox.as_ref().expect("in its place between poll iterations");
         let queue_inbox = self.queue_inbox.as_ref().expect("likewise");
         let has_work = || {
             !inbox.is_empty()
@@ -506,19 +508,19 @@ impl<N: Nic> Worker<N> {
                 || self.qp_table.any_doorbell()
                 || self.qp_table.anyone_ready()
         };
-        let sockets = self.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).map(Nic::socket);
+        let sockets = self.worker_endpoints.iter().flat_map(|worker_endpoint| &worker_endpoint.queues).map(Nic::socket);
         self.sleeper.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");
         self.counters.sleeps = self.sleeper.sleeps();
     }
 
-    /// Which of its stations, if any, a queue pair number names.
+    /// Which of its endpoints, if any, a queue pair number names.
     pub(super) fn endpoint_slot_of(&self, qpn: Qpn) -> Option<usize> {
-        self.endpoint_slot(qpn.endpoint())
+        self.worker_endpoint(qpn.endpoint())
     }
 
-    pub(super) fn endpoint_slot(&self, endpoint: EndpointId) -> Option<usize> {
+    pub(super) fn worker_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
         // A few at most: one for each device.
-        self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.endpoint == endpoint)
+        self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.endpoint == endpoint)
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_abi::doorbell::{announce_awake, announce_sleep, must_wake};
 
-/// One worker's alarm clock, shared by all threads of the daemon. Clients have eventfds of their
+/// Wakes one worker; shared by all threads of the daemon. Clients have eventfds of their
 /// own.
 #[derive(Debug)]
 pub struct Waker {
@@ -22,7 +22,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// The alarm clock of a worker that is awake.
+    /// The waker of a worker that is awake.
     ///
     /// # Errors
     /// The kernel's, when it gives no eventfd.

@@ -31,9 +31,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct WorkerHandle {
     /// Commands.
     pub mailbox: Mailbox,
-    /// Its alarm clock.
+    /// Wakes it.
     pub waker: Arc<Waker>,
-    /// Its turns.
+    /// Its poll iterations.
     pub heartbeat: Arc<AtomicU64>,
 }
 
@@ -42,9 +42,9 @@ pub struct WorkerHandle {
 pub struct Workers {
     handles: Vec<WorkerHandle>,
     endpoints: Arc<Endpoints>,
-    /// Turns of each worker when the watchdog looked last.
+    /// Poll iterations of each worker when the watchdog looked last.
     last_polls: Vec<u64>,
-    /// Turns of each worker that let a call time out, when it did.
+    /// Poll iterations of each worker that let a call time out, when it did.
     silent_since: Vec<Option<u64>>,
 }
 

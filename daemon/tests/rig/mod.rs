@@ -20,7 +20,7 @@ use roced::worker::{
     idle::Policy,
     mailbox::mailbox,
     nic::Nic,
-    poll_loop::{EndpointSlot, Worker, WorkerParts},
+    poll_loop::{Worker, WorkerEndpoint, WorkerParts},
     wake::Waker,
     workers::{WorkerHandle, Workers},
 };
@@ -87,11 +87,11 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let (receiver, senders) = events(count as usize).expect("an eventfd");
         let board = SleepBoard::create(count).expect("a memfd");
         let (mut handles, mut queue_mailboxes, mut threads) = (Vec::new(), Vec::new(), Vec::new());
-        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
             let (queue_mailbox, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
-            let endpoint_slot = |place: EndpointLocation| EndpointSlot {
+            let worker_endpoint = |place: EndpointLocation| WorkerEndpoint {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -110,7 +110,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             let mut worker = Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy,
-                endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
+                worker_endpoints: endpoints.of_worker(WorkerId(number)).map(worker_endpoint).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
                 queue_inbox,
@@ -120,7 +120,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 state: board.worker(number),
                 heartbeat: Arc::clone(&heartbeat),
                 max_sessions: 4,
-                max_regions: 16,
+                max_objects: 16,
                 max_cq_rings: 16,
             })
             .expect("a worker");

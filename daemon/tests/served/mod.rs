@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
-pub(crate) mod nobody;
+pub(crate) mod other_user;
 pub(crate) mod pair;
 pub(crate) mod uffd;
 
@@ -44,11 +44,11 @@ use roced::{
         command::{Answer, Command},
         endpoints::Endpoints,
         events::events,
-        handoff::exchange,
+        handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
         nic::Nic,
-        poll_loop::{EndpointSlot, Worker, WorkerParts},
+        poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
         workers::{self, WorkerHandle},
     },
@@ -353,11 +353,11 @@ impl Control {
         let (events, senders) = events(how.workers as usize).expect("an eventfd");
         let board = SleepBoard::create(how.workers).expect("a memfd");
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
-        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
             let (_, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
-            let endpoint_slots = endpoints.of_worker(WorkerId(number)).map(|place| EndpointSlot::<NoNic> {
+            let worker_endpoints = endpoints.of_worker(WorkerId(number)).map(|place| WorkerEndpoint::<NoNic> {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -376,7 +376,7 @@ impl Control {
             let mut worker = Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy: how.policy,
-                endpoint_slots: endpoint_slots.collect(),
+                worker_endpoints: worker_endpoints.collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
                 queue_inbox,
@@ -386,7 +386,7 @@ impl Control {
                 state: board.worker(number),
                 heartbeat: Arc::clone(&heartbeat),
                 max_sessions: how.limits.clients,
-                max_regions: 256,
+                max_objects: 256,
                 max_cq_rings: 256,
             })
             .expect("a worker");

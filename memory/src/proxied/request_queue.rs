@@ -12,7 +12,7 @@ use roced_transport::io::MemoryFault;
 
 use super::{
     ROOM,
-    copy_thread::{ITSELF, COPY_THREADS, SharedRequests, Used, is_blocked},
+    copy_thread::{COPY_THREADS, ITSELF, SharedRequests, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
 use crate::{

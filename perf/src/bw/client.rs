@@ -17,7 +17,7 @@ use crate::{
     pattern::{self, Expected},
     progress::{Progress, ProgressGoal},
     report::LatencyTimes,
-    session::{Event, RunSession, TICK},
+    session::{RunSession, SessionEvent, TICK},
 };
 
 /// Messages posted with one doorbell.
@@ -204,9 +204,9 @@ impl<'a> Client<'a> {
         request.id(post.sequence).signaled()
     }
 
-    fn on_event(&mut self, event: Event, now: Instant) -> anyhow::Result<()> {
+    fn on_event(&mut self, event: SessionEvent, now: Instant) -> anyhow::Result<()> {
         match event {
-            Event::Sent { qp } => {
+            SessionEvent::Sent { qp } => {
                 let sequence = self.qps[qp].sending.completed();
                 if self.expected.is_some() {
                     self.compare(qp, sequence)?;
@@ -216,7 +216,7 @@ impl<'a> Client<'a> {
                 let posted = pair.posted_at.pop_front().context("a completion of nothing that was posted")?;
                 self.outcome.times.record(now.duration_since(posted));
             }
-            Event::Received { qp, imm, .. } => {
+            SessionEvent::Received { qp, imm, .. } => {
                 let count = imm.context("the server sent a message that is no credit")?;
                 self.qps[qp].sending.on_credit(count)?;
                 self.session.qps[qp].post_recv(&RecvRequest::new(&[]))?;

@@ -12,7 +12,7 @@ use crate::{
     control::{ControlChannel, ControlMessage, Run},
     flow::Receiving,
     pattern::{self, Expected, Mismatch},
-    session::{Event, RunSession, TICK},
+    session::{RunSession, SessionEvent, TICK},
 };
 
 /// How long messages may still be missing after the client said that all of them are complete.
@@ -104,13 +104,13 @@ impl<'a> Server<'a> {
         messages.iter().zip(&self.qps).map(|(sent, qp)| sent.saturating_sub(qp.consumed())).sum()
     }
 
-    fn on_event(&mut self, event: Event) -> anyhow::Result<()> {
+    fn on_event(&mut self, event: SessionEvent) -> anyhow::Result<()> {
         let qp = match event {
-            Event::Sent { qp } => {
+            SessionEvent::Sent { qp } => {
                 self.qps[qp].on_credit_completed();
                 qp
             }
-            Event::Received { qp, imm: Some(count), .. } if self.run.op == Op::Write => {
+            SessionEvent::Received { qp, imm: Some(count), .. } if self.run.op == Op::Write => {
                 let upto = self.qps[qp].notice(count);
                 let news = upto - self.qps[qp].consumed();
                 ensure!(
@@ -123,7 +123,7 @@ impl<'a> Server<'a> {
                 self.session.qps[qp].post_recv(&RecvRequest::new(&[]))?;
                 qp
             }
-            Event::Received { qp, bytes, imm: None, .. } if self.run.op == Op::Send => {
+            SessionEvent::Received { qp, bytes, imm: None, .. } if self.run.op == Op::Send => {
                 let sequence = self.qps[qp].consumed();
                 if u64::from(bytes) != self.run.size {
                     let expected = Expected::new(self.run.seed, self.run.size);
@@ -135,7 +135,7 @@ impl<'a> Server<'a> {
                 self.post_receive(qp, sequence + u64::from(self.run.depth))?;
                 qp
             }
-            Event::Received { .. } => bail!("a message came that does not belong to this run"),
+            SessionEvent::Received { .. } => bail!("a message came that does not belong to this run"),
         };
         self.give_credit(qp)
     }

@@ -28,7 +28,7 @@ pub struct Cqe {
     pub src_qpn: u32,
     /// More about an error, for support; 0 when there is none.
     pub vendor_error: u32,
-    /// When it happened, nanoseconds of CLOCK_MONOTONIC, of the turn that made it.
+    /// When it happened, nanoseconds of CLOCK_MONOTONIC, of the poll iteration that made it.
     pub timestamp_ns: u64,
     /// Zero; room for a datagram's path bits, SL, P_Key index and source.
     pub reserved1: [u64; 3],

@@ -160,7 +160,7 @@ pub struct WorkerReport {
     pub core: Option<u32>,
     /// "spin", "yield" or "sleep".
     pub idle: String,
-    /// Turns of its loop so far.
+    /// Poll iterations so far.
     pub polls: u64,
     /// Times it slept so far.
     pub sleeps: u64,
@@ -202,7 +202,7 @@ pub struct QpReport {
     pub path: String,
     /// PSN of the next new request packet, from RTS on.
     pub next_psn: Option<u32>,
-    /// PSN of the oldest request packet without an acknowledgement.
+    /// PSN of the oldest request packet without an acknowledgment.
     pub oldest_psn: Option<u32>,
     /// PSN of the next request packet of the peer, from RTR on.
     pub expected_psn: Option<u32>,
@@ -210,7 +210,7 @@ pub struct QpReport {
     pub sends: u32,
     /// Receive work requests in its own queue that are not complete.
     pub receives: u32,
-    /// Packets without an acknowledgement.
+    /// Packets without an acknowledgment.
     pub in_flight_packets: u32,
     /// Smoothed round-trip time, ns; 0 before the first measurement.
     pub round_trip_ns: u64,

@@ -321,7 +321,7 @@ impl Drop for HugePages {
 pub(crate) fn memory_that_cannot_be_mapped(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
-    let program = compile("tests/e2e/kept.c", folder.path())?;
+    let program = compile("tests/e2e/proxied.c", folder.path())?;
     let _huge = HugePages::more().inspect_err(|error| println!("without huge pages: {error:#}"));
     for more in [&[][..], &["no-userfaultfd"]] {
         let told = run(&lab, Host::A, &program, &[&["roce0", GID], more].concat())?.success()?;
@@ -374,7 +374,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     ensure!(within(SOON, || listens(&mut server, PORT))?, "it does not listen");
     as_user(Host::A, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e", PEER])?.end(LIMIT)?.success()?;
     server.end(LIMIT)?.success()?;
-    let kept = compile("tests/e2e/kept.c", folder.path())?;
+    let kept = compile("tests/e2e/proxied.c", folder.path())?;
     as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
     // Files below /dev and /sys are shown to it in a user namespace of its own, where the system
     // has those for everybody.

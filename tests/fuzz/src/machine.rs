@@ -17,11 +17,11 @@ use roced::{
         command::{Answer, Command},
         endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, events},
-        handoff::exchange,
+        handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
         nic::Nic,
-        poll_loop::{EndpointSlot, Worker, WorkerParts},
+        poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
     },
 };
@@ -122,7 +122,7 @@ impl Crew {
         let board = SleepBoard::create(count).expect("a memfd");
         let recovery = RecoveryConfig { out_of_order_packets: 32, ..RecoveryConfig::default() };
         let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
-            let endpoint_slot = |place: EndpointLocation| EndpointSlot {
+            let worker_endpoint = |place: EndpointLocation| WorkerEndpoint {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -142,7 +142,7 @@ impl Crew {
             Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy: Policy::Yield,
-                endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
+                worker_endpoints: endpoints.of_worker(WorkerId(number)).map(worker_endpoint).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox: mailbox(Arc::clone(waker)).1,
                 queue_inbox: mailbox(Arc::clone(waker)).1,
@@ -152,12 +152,12 @@ impl Crew {
                 state: board.worker(number),
                 heartbeat: Arc::new(AtomicU64::new(0)),
                 max_sessions: 4,
-                max_regions: 32,
+                max_objects: 32,
                 max_cq_rings: 32,
             })
             .expect("a worker")
         };
-        let workers = (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders).map(worker).collect();
+        let workers = (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders).map(worker).collect();
         let places = endpoints.of_device(DEVICE).collect();
         Self { workers, places, events: receiver, now: Nanos::default() }
     }

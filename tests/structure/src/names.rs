@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Result;
 
-use syn::{Ident, Item};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::Item;
 
 use crate::{
     prose::{CLAUSE, PEOPLE},
@@ -12,19 +13,25 @@ use crate::{
 };
 
 /// Names that their module makes clear, and pairs that are one idea on two sides of an interface.
-const IDIOMATIC: [&str; 11] = [
-    "Command",     // of a command line, and of the control thread to a worker
-    "Context",     // of a queue pair's roles, and the verbs object
-    "Device",      // the client's, and the verbs object
-    "Inbox",       // the one of commands is an alias
-    "Mailbox",     // as above
-    "Mr",          // the transport's, and the verbs object
-    "Qp",          // as above
-    "Srq",         // as above
-    "Result",      // of a crate
-    "RoceVersion", // the kernel's view and the client's
-    "ServiceType", // the transport's and the client's
+const IDIOMATIC: [&str; 14] = [
+    "Command",          // of a command line, and of the control thread to a worker
+    "Context",          // of a queue pair's roles, and the verbs object
+    "Device",           // the client's, and the verbs object
+    "DeviceAttributes", // in a control message, and the client's
+    "GidEntry",         // as above
+    "PortAttributes",   // as above
+    "Inbox",            // the one of commands is an alias
+    "Mailbox",          // as above
+    "Mr",               // the transport's, and the verbs object
+    "Qp",               // as above
+    "Srq",              // as above
+    "Result",           // of a crate
+    "RoceVersion",      // the kernel's view and the client's
+    "ServiceType",      // the transport's and the client's
 ];
+
+/// Macros that define types: `Name { ... }`.
+const DEFINING: [&str; 2] = ["bodies", "choices"];
 
 /// Types of one name in several places, with these places.
 pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
@@ -33,7 +40,7 @@ pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
         for file in &source.files {
             let place = format!("{}/src/{}", source.folder, file.path.display());
             for name in defined_types(&file.syntax.items) {
-                places.entry(name.to_string()).or_default().push(place.clone());
+                places.entry(name).or_default().push(place.clone());
             }
         }
     }
@@ -69,15 +76,18 @@ fn banned_functions(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The types that items define, those of inline modules included, but for tests.
-fn defined_types(items: &[Item]) -> Vec<&Ident> {
+fn defined_types(items: &[Item]) -> Vec<String> {
     let mut names = Vec::new();
     for item in items {
         match item {
-            Item::Struct(it) => names.push(&it.ident),
-            Item::Enum(it) => names.push(&it.ident),
-            Item::Union(it) => names.push(&it.ident),
-            Item::Trait(it) => names.push(&it.ident),
-            Item::Type(it) => names.push(&it.ident),
+            Item::Struct(it) => names.push(it.ident.to_string()),
+            Item::Enum(it) => names.push(it.ident.to_string()),
+            Item::Union(it) => names.push(it.ident.to_string()),
+            Item::Trait(it) => names.push(it.ident.to_string()),
+            Item::Type(it) => names.push(it.ident.to_string()),
+            Item::Macro(it) if DEFINING.iter().any(|name| it.mac.path.is_ident(name)) => {
+                names.extend(types_of_macro(it.mac.tokens.clone()));
+            }
             Item::Mod(it) if it.ident != "tests" => {
                 names.extend(it.content.iter().flat_map(|(_, items)| defined_types(items)));
             }
@@ -85,6 +95,18 @@ fn defined_types(items: &[Item]) -> Vec<&Ident> {
         }
     }
     names
+}
+
+/// The types that a macro of [`DEFINING`] defines: each name before braces.
+fn types_of_macro(tokens: TokenStream) -> Vec<String> {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let name = |pair: &[TokenTree]| match pair {
+        [TokenTree::Ident(name), TokenTree::Group(body)] if body.delimiter() == Delimiter::Brace => {
+            Some(name.to_string())
+        }
+        _ => None,
+    };
+    tokens.windows(2).filter_map(name).collect()
 }
 
 #[cfg(test)]
@@ -100,9 +122,9 @@ mod tests {
 
     #[test]
     fn types_of_inline_modules_count_and_those_of_tests_do_not() {
-        let text = "struct A; mod b { enum C {} } mod tests { struct D; } impl E for A { type Err = (); } type F = A;";
+        let text = "struct A; mod b { enum C {} } mod tests { struct D; } impl E for A { type Err = (); } type F = A;
+            choices! { G { First = \"first\", } H { Second = \"second\", } } other! { I {} }";
         let file = syn::parse_file(text).expect("valid Rust");
-        let names: Vec<String> = defined_types(&file.items).iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["A", "C", "F"]);
+        assert_eq!(defined_types(&file.items), ["A", "C", "F", "G", "H"]);
     }
 }

@@ -132,7 +132,7 @@ impl Completer {
     }
 
     /// Operation of the last packet acknowledged in this life; `None` before the first
-    /// acknowledgement.
+    /// acknowledgment.
     pub(crate) const fn last_acknowledged(&self) -> Option<SendOp> {
         self.last
     }
@@ -153,7 +153,7 @@ impl Completer {
     /// the READ before it, and the earlier READ will be executed again.
     pub(crate) fn may_buffer(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
         let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
-        is_answer && self.source.may_buffer(packet.roce.source_port(), now) && is_settled(packet, queue)
+        is_answer && self.source.may_buffer(packet.roce.source_port(), now) && stays_valid(packet, queue)
     }
 
     /// Notes that a request was sent.
@@ -568,7 +568,7 @@ fn check_response(
 /// to the first waiting READ. Responses of later READs become stale, because the first READ is
 /// executed again. The walk ends at the packet, which is in flight, so it is no longer than the
 /// window.
-fn is_settled(packet: &Packet<'_>, queue: &SendQueue) -> bool {
+fn stays_valid(packet: &Packet<'_>, queue: &SendQueue) -> bool {
     if packet.payload_len() == 0 {
         return true;
     }

@@ -151,7 +151,7 @@ impl<'t, A: App> Context<'t, A> {
 pub(crate) enum Transmission {
     /// Work was done; more may be pending.
     Progress,
-    /// As [`Self::Progress`]: only an acknowledgement was sent.
+    /// As [`Self::Progress`]: only an acknowledgment was sent.
     Acknowledged,
     /// As [`Self::Progress`]: an answer that can no longer be given was dropped, for this reason.
     Dropped(DropReason),

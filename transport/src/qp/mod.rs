@@ -484,7 +484,7 @@ impl Qp {
     pub(crate) fn in_flight(&self) -> u32 {
         match &self.roles {
             Roles::Reliable(it) if self.base.state.sends() => it.in_flight(),
-            // These services have no acknowledgements.
+            // These services have no acknowledgments.
             _ => 0,
         }
     }

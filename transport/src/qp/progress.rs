@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 pub struct QpProgress {
     /// PSN of the next new request packet; `None` before RTS.
     pub next_psn: Option<u32>,
-    /// PSN of the oldest request packet without an acknowledgement; `None` without one.
+    /// PSN of the oldest request packet without an acknowledgment; `None` without one.
     pub oldest_psn: Option<u32>,
     /// PSN of the next request packet of the peer; `None` before RTR and for datagrams.
     pub expected_psn: Option<u32>,
@@ -16,7 +16,7 @@ pub struct QpProgress {
     pub sends: u32,
     /// Receive work requests in its own queue that are not complete.
     pub receives: u32,
-    /// Packets without an acknowledgement.
+    /// Packets without an acknowledgment.
     pub in_flight_packets: u32,
     /// Smoothed round-trip time; 0 before the first measurement.
     pub round_trip: Nanos,

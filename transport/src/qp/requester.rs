@@ -376,7 +376,7 @@ impl Requester {
             return self.ask(completer, cx, wire);
         }
         match self.send_new(in_flight, completer, cx, wire) {
-            // It may wait for the acknowledgement of messages that did not ask.
+            // It may wait for the acknowledgment of messages that did not ask.
             Transmission::Idle
                 if self.awaits_ack(in_flight, oldest, cx.base, cx.send_queue)
                     && self.is_unasked(in_flight, completer) =>

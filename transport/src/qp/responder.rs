@@ -1,7 +1,7 @@
 //! The responder: executes the peer's requests, strictly in PSN order.
 //!
 //! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (continues the message
-//! in progress or begins one), then its operation. Pending acknowledgements are stored in `owed`
+//! in progress or begins one), then its operation. Pending acknowledgments are stored in `owed`
 //! and sent by [`Responder::transmit`], so that many requests share an ACK.
 
 mod answers;
@@ -41,7 +41,7 @@ enum IncomingMessage {
     Write { key: MrKey, va: u64, length: u32, done: u32 },
 }
 
-/// Acknowledgement owed to the peer.
+/// Acknowledgment owed to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingAck {
     Nothing,
@@ -65,7 +65,7 @@ pub(crate) struct Responder {
     msn: u32,
     message: IncomingMessage,
     owed: PendingAck,
-    /// Acknowledgement that the owed sequence NAK or RNR NAK includes: still owed when the NAK
+    /// Acknowledgment that the owed sequence NAK or RNR NAK includes: still owed when the NAK
     /// becomes needless.
     within: PendingAck,
     /// A NAK was given for the expected PSN: no other follows for it.
@@ -220,7 +220,7 @@ impl Responder {
     }
 
     /// Notes that all packets behind the expected request were discarded. If a NAK was given
-    /// although nothing was missing, the peer may wait for an acknowledgement of the requests
+    /// although nothing was missing, the peer may wait for an acknowledgment of the requests
     /// before.
     pub(crate) fn on_hole_forgotten(&mut self) {
         self.nak_due = Nanos::NEVER;
@@ -255,7 +255,7 @@ impl Responder {
         matches!(self.owed, PendingAck::SequenceNak | PendingAck::RnrNak)
     }
 
-    /// Acknowledgement owed apart from a NAK for the expected request.
+    /// Acknowledgment owed apart from a NAK for the expected request.
     const fn owed_of_the_past(&self) -> PendingAck {
         if self.asks() { self.within } else { self.owed }
     }

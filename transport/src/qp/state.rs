@@ -159,7 +159,7 @@ const RC: [Transition; 8] = [
 ];
 
 /// Transitions of an unreliable connection: as [`RC`] without the attributes that only
-/// acknowledgements need, and with the transition from SQE back to RTS.
+/// acknowledgments need, and with the transition from SQE back to RTS.
 const UC: [Transition; 9] = [
     RC[0],
     RC[1],

@@ -536,7 +536,7 @@ fn an_rnr_nak_that_became_needless_is_not_given() {
     assert_eq!(answers(&mut pair), [], "it is being executed");
 }
 
-/// The acknowledgement that the needless RNR NAK would have given is given all the same, though the
+/// The acknowledgment that the needless RNR NAK would have given is given all the same, though the
 /// key takes its time.
 #[test]
 fn an_acknowledgement_within_a_needless_rnr_nak_is_given() {

@@ -309,7 +309,7 @@ fn a_small_ack_timeout_is_as_long_as_an_adapters() {
 
 /// The answer to an atomic operation is lost; that of each WRITE behind it shows so.
 #[test]
-fn acknowledgements_behind_an_answer_that_was_asked_for_again_spend_no_retry() {
+fn acknowledgments_behind_an_answer_that_was_asked_for_again_spend_no_retry() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 0, ..Settings::default() });
     pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
     for wr_id in 2..6 {

@@ -160,7 +160,7 @@ impl CallHandler<'_, '_> {
 
     /// Adds a memory object to the session. Workers get it with the first region in it.
     fn add_memory(&mut self, memory: Backing) -> u32 {
-        let number = self.registry.regions.take();
+        let number = self.registry.memory_objects.take();
         self.objects.memories.insert(number, MemoryObject { object: MemoryObjectId(number), memory, users: 0 });
         number
     }
@@ -175,7 +175,7 @@ impl CallHandler<'_, '_> {
         let bytes = object.memory.bytes();
         self.objects.memories.remove(&number);
         self.objects.bytes -= bytes;
-        self.registry.regions.give_back(number);
+        self.registry.memory_objects.give_back(number);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! goes on when the last answer is here, or somebody asks for it at once.
 //!
 //! LOCAL_INV, the drain of a send queue, a READ that needs the window and everything else that
-//! waits for the acknowledgement of messages may stand behind messages that nobody asked about.
+//! waits for the acknowledgment of messages may stand behind messages that nobody asked about.
 //! Then no answer is on its way, and a requester that does not ask waits for a probe or a timer. So
 //! a silence is measured: from the moment in which the last frame of the connection arrived to that
 //! in which its requester goes on.
@@ -18,7 +18,7 @@ use crate::{
 const SILENCE_MAX: u64 = 10_000;
 
 impl Stream {
-    /// Since when work waits for the acknowledgement of what was sent, if some does: all is sent
+    /// Since when work waits for the acknowledgment of what was sent, if some does: all is sent
     /// before it.
     fn awaits_ack(&self, drain: Drain) -> Option<u64> {
         // A requester that keeps what comes early may have all that lies before `una`.
@@ -58,7 +58,7 @@ impl Stream {
         demand!(
             silence <= SILENCE_MAX,
             "prompt",
-            "work waits for the acknowledgement of PSN {} to {}, and nothing was on its way for {silence} ns",
+            "work waits for the acknowledgment of PSN {} to {}, and nothing was on its way for {silence} ns",
             self.una & 0xff_ffff,
             (self.frontier - 1) & 0xff_ffff
         );

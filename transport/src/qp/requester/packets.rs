@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Requester {
-    /// Asks the peer how far it has received the packets sent. Before the first acknowledgement the
+    /// Asks the peer how far it has received the packets sent. Before the first acknowledgment the
     /// oldest packet itself asks, because the PSN before it belongs to no request of this life.
     pub(crate) fn ask<A: App, W: Wire>(
         &mut self,

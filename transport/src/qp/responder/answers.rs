@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Responder {
-    /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgement.
+    /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgment.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         let failed = cx.base.state == State::Error;
         // READ responses go first: an ACK for requests behind a READ would declare its responses

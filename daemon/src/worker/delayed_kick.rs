@@ -1,4 +1,4 @@
-//! When an acknowledgement may wait for company.
+//! When the system call that sends acknowledgments alone may wait for other frames.
 //!
 //! The frames of a poll iteration cost one system call, and half of the calls of a request and its
 //! reply between two programs would be for acknowledgments alone. A program that has just received
@@ -14,30 +14,29 @@ use roced_transport::clock::Nanos;
 /// A yield that took longer was used by a computing thread. A guess: several times the reply time
 /// of a client.
 const LONG: Nanos = Nanos::from_micros(30);
-/// The first pause without offers: one that was taken for long may have been the beginning of
-/// something.
+/// The first pause without yields: a long yield may have been the beginning of a computation.
 const SHORTEST: Nanos = Nanos::from_millis(1);
-/// The longest: a thousandth of the time may be lost to offers.
+/// The longest pause: a thousandth of the time may be lost to yields.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
 
-/// Whether acknowledgements wait, now and in a while.
+/// Whether acknowledgments wait, now and in a while.
 #[derive(Clone, Copy, Debug)]
-pub struct DelayedAck {
-    /// When acknowledgements began to wait, if any do.
+pub struct DelayedKick {
+    /// When acknowledgments began to wait, if any do.
     since: Option<Nanos>,
     /// None wait before that.
     not_before: Nanos,
-    /// How long none wait after the next disappointment.
+    /// How long none wait after the next long yield.
     next_pause: Nanos,
 }
 
-impl DelayedAck {
+impl DelayedKick {
     /// Of a worker that has kept nothing waiting yet.
     pub const fn new() -> Self {
         Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
     }
 
-    /// A poll iteration begins at `now`. Says whether acknowledgements waited for it: they do not
+    /// A poll iteration begins at `now`. Says whether acknowledgments waited for it: they do not
     /// wait longer.
     pub fn on_poll(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
@@ -50,21 +49,21 @@ impl DelayedAck {
         true
     }
 
-    /// The poll iteration that began at `now` would have its acknowledgements wait for the next.
-    /// Says whether it may; then the core is to be offered.
+    /// The poll iteration that began at `now` would have its acknowledgments wait for the next.
+    /// Says whether it may; the core is to be yielded in that case.
     pub fn wait(&mut self, now: Nanos) -> bool {
         let may = now >= self.not_before;
         self.since = may.then_some(now);
         may
     }
 
-    /// Acknowledgements wait for the next poll iteration.
+    /// Acknowledgments wait for the next poll iteration.
     pub const fn is_waiting(&self) -> bool {
         self.since.is_some()
     }
 }
 
-impl Default for DelayedAck {
+impl Default for DelayedKick {
     fn default() -> Self {
         Self::new()
     }
@@ -79,42 +78,42 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_ack_is_not_delayed_again() {
-        let mut delayed_ack = DelayedAck::new();
-        assert!(!delayed_ack.on_poll(micros(1)));
-        assert!(delayed_ack.wait(micros(1)) && delayed_ack.is_waiting());
-        assert!(delayed_ack.on_poll(micros(2)) && !delayed_ack.is_waiting());
-        assert!(!delayed_ack.on_poll(micros(3)));
+    fn a_delayed_kick_is_not_delayed_again() {
+        let mut delayed_kick = DelayedKick::new();
+        assert!(!delayed_kick.on_poll(micros(1)));
+        assert!(delayed_kick.wait(micros(1)) && delayed_kick.is_waiting());
+        assert!(delayed_kick.on_poll(micros(2)) && !delayed_kick.is_waiting());
+        assert!(!delayed_kick.on_poll(micros(3)));
     }
 
     /// Offers that are taken for long are made ever more rarely, until one is not.
     #[test]
     fn after_a_long_delay_the_core_is_not_yielded_for_a_while() {
-        let (mut delayed_ack, mut now) = (DelayedAck::new(), micros(0));
+        let (mut delayed_kick, mut now) = (DelayedKick::new(), micros(0));
         for pause_ms in [1, 2, 4] {
-            assert!(delayed_ack.wait(now));
+            assert!(delayed_kick.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            assert!(delayed_ack.on_poll(now));
-            assert!(!delayed_ack.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !delayed_ack.is_waiting());
+            assert!(delayed_kick.on_poll(now));
+            assert!(!delayed_kick.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !delayed_kick.is_waiting());
             now = Nanos(now.0 + pause_ms * 1_000_000);
         }
-        assert!(delayed_ack.wait(now));
+        assert!(delayed_kick.wait(now));
         now = Nanos(now.0 + 5_000);
-        assert!(delayed_ack.on_poll(now) && delayed_ack.wait(now), "a short one is no disappointment");
+        assert!(delayed_kick.on_poll(now) && delayed_kick.wait(now), "a short yield causes no pause");
         now = Nanos(now.0 + 3_000_000);
         assert!(
-            delayed_ack.on_poll(now) && delayed_ack.wait(Nanos(now.0 + 1_000_000)),
+            delayed_kick.on_poll(now) && delayed_kick.wait(Nanos(now.0 + 1_000_000)),
             "and makes up for those before"
         );
     }
 
     #[test]
     fn a_pause_has_an_end() {
-        let (mut delayed_ack, mut now) = (DelayedAck::new(), micros(0));
+        let (mut delayed_kick, mut now) = (DelayedKick::new(), micros(0));
         for _ in 0..40 {
-            assert!(delayed_ack.wait(now));
+            assert!(delayed_kick.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            delayed_ack.on_poll(now);
+            delayed_kick.on_poll(now);
             now = Nanos(now.0 + LONGEST.0);
         }
     }

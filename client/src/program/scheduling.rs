@@ -23,11 +23,11 @@ struct Attributes {
 
 /// Requested time slice: longer than the urgent section, and short, because a thread that requests
 /// short time slices is scheduled soon.
-const TURN_NS: u64 = 500_000;
+const SLICE_NS: u64 = 500_000;
 
 /// Time slices and policy of this thread.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Scheduling {
     /// Attributes outside urgent sections. `None`: the creator of the thread chose another kind of
     /// policy, which is not changed.
     usual: Option<Attributes>,
@@ -35,7 +35,7 @@ pub(super) struct Turns {
     may_go_first: bool,
 }
 
-impl Turns {
+impl Scheduling {
     /// Requests the attributes that this thread needs. Kernels before 6.12 ignore the length of
     /// time slices.
     pub(super) fn take() -> Self {
@@ -46,7 +46,7 @@ impl Turns {
         if !known || now.policy != libc::SCHED_OTHER as u32 {
             return Self { usual: None, may_go_first: false };
         }
-        let usual = Attributes { size, runtime_ns: TURN_NS, ..now };
+        let usual = Attributes { size, runtime_ns: SLICE_NS, ..now };
         let asked = set(&usual);
         Self { usual: asked.then_some(usual), may_go_first: asked }
     }
@@ -90,7 +90,7 @@ mod tests {
     fn now() -> Attributes {
         let mut now = Attributes::default();
         let size = size_of::<Attributes>() as u32;
-        // SAFETY: as in `Turns::take`.
+        // SAFETY: as in `Scheduling::take`.
         assert_eq!(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) }, 0);
         now
     }
@@ -99,13 +99,13 @@ mod tests {
     fn an_urgent_state_ends() {
         let on_its_own = thread::spawn(|| {
             let before = now();
-            let mut turns = Turns::take();
+            let mut scheduling = Scheduling::take();
             for _ in 0..3 {
-                turns.go_first();
-                turns.begin_urgent();
+                scheduling.go_first();
+                scheduling.begin_urgent();
                 let first = now().policy == libc::SCHED_FIFO as u32;
-                assert_eq!(first, turns.may_go_first);
-                turns.end_urgent();
+                assert_eq!(first, scheduling.may_go_first);
+                scheduling.end_urgent();
                 assert_eq!((now().policy, now().nice), (before.policy, before.nice));
             }
         });

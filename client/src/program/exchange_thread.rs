@@ -89,7 +89,10 @@ mod tests {
                 // SAFETY: only a query.
                 let record = unsafe { libc::pthread_self() } as usize;
                 let range = at..record.max(at) + 2000;
-                drop(super::super::Held::new(&range, true, crate::PrivateMemory::Auto).expect("the stack of a thread"));
+                drop(
+                    super::super::SharedPages::new(&range, true, crate::PrivateMemory::Auto)
+                        .expect("the stack of a thread"),
+                );
             }
             beside.iter().all(|byte| *byte == 7)
         });

@@ -12,7 +12,7 @@ use roced_abi::{
         RegMrRequest,
     },
 };
-use served::{DEVICE, How, Raw, Served, eventually, nobody::as_unprivileged_user};
+use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
 
 fn opened(served: &Served) -> Raw {
     let mut raw = Raw::greeted(&served.socket);
