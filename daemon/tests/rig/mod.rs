@@ -16,7 +16,7 @@ use roced::worker::{
     command::{Answer, Command, QueueMailbox, SetQueues},
     endpoints::{EndpointLocation, Endpoints},
     events::{EventReceiver, events},
-    handoff::exchange,
+    handoff::handoffs,
     idle::Policy,
     mailbox::mailbox,
     nic::Nic,

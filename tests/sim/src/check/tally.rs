@@ -47,7 +47,7 @@ impl Tally {
     pub(crate) fn check_held(&self, counters: &QpCounters, drops: &DropCounters, late: u64) -> Checked {
         let dropped: u64 = DropReason::ALL.iter().map(|reason| drops.get(*reason)).sum();
         let held = self.given - (counters.get(QpCount::ReceivedPackets) + dropped).min(self.given);
-        demand!(held <= late, "held", "{held} packets are held, and {late} came in the last milliseconds");
+        demand!(held <= late, "buffered", "{held} packets are buffered, and {late} came in the last milliseconds");
         Ok(())
     }
 
