@@ -15,7 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use nix::sys::stat::fstat;
 use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
-use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, Log, LogLevel, LogTarget};
+use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -83,7 +83,7 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When there is no journal, or when messages already go somewhere.
-fn start_log(log: &Log) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
+fn start_log(log: &LogConfig) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
     let (filter, handle) = reload::Layer::new(level_filter(log.level));
     let registry = tracing_subscriber::registry().with(filter);
     match log.target {

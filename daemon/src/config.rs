@@ -32,15 +32,15 @@ pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// `[log]`
-    pub log: Log,
+    pub log: LogConfig,
     /// `[control]`
-    pub control: Control,
+    pub control: ControlConfig,
     /// `[admin]`
     pub admin: AdminConfig,
     /// `[net]`
     pub net: NetConfig,
     /// `[limits]`
-    pub limits: Limits,
+    pub limits: LimitsConfig,
     /// `[[worker]]`, in order; never empty in a config that was read.
     pub workers: Vec<WorkerConfig>,
     /// `[[device]]`, in order; never empty in a config that was read.
@@ -52,13 +52,13 @@ pub struct Config {
 pub struct ConfigSource {
     /// The file.
     pub file: PathBuf,
-    /// Sets [`Log::level`].
+    /// Sets [`LogConfig::level`].
     pub set_log_level: Box<dyn Fn(LogLevel)>,
 }
 
 /// `[log]`: messages of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// The least important message that is written.
     pub level: LogLevel,
     /// Where to.
@@ -67,7 +67,7 @@ pub struct Log {
 
 /// `[control]`: the socket that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Control {
+pub struct ControlConfig {
     /// Path of the socket.
     pub socket: PathBuf,
     /// Group that the socket belongs to; `None` leaves it the daemon's own.
@@ -93,7 +93,7 @@ pub struct NetConfig {
 
 /// `[limits]`: how much clients may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LimitsConfig {
     /// Clients connected at a time.
     pub clients: u32,
     /// Of them, those of one user.
@@ -331,13 +331,13 @@ choices! {
     }
 }
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self { level: LogLevel::Info, target: LogTarget::Stderr }
     }
 }
 
-impl Default for Control {
+impl Default for ControlConfig {
     fn default() -> Self {
         Self { socket: DEFAULT_SOCKET.into(), group: None, mode: 0o660 }
     }
@@ -356,7 +356,7 @@ impl Default for NetConfig {
     }
 }
 
-impl Default for Limits {
+impl Default for LimitsConfig {
     fn default() -> Self {
         Self { clients: 1024, clients_of_user: 768, client: ClientLimits::default(), device: DeviceLimits::default() }
     }

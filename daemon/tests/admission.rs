@@ -4,7 +4,7 @@ mod served;
 
 use std::time::{Duration, Instant};
 
-use roced::config::Limits;
+use roced::config::LimitsConfig;
 use roced_abi::{
     VERSION,
     control::{
@@ -29,7 +29,7 @@ fn one_user_leaves_places_for_others() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root, to be two users");
     }
-    let limits = Limits { clients: 4, clients_of_user: 3, ..Limits::default() };
+    let limits = LimitsConfig { clients: 4, clients_of_user: 3, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let mut ours = [(); 3].map(|()| opened(&served));
     // Some learn of the limit, and further connections are closed; others find room all the same.
@@ -77,7 +77,7 @@ fn many_connections_at_once_are_accepted_in_batches() {
 /// A new connection to a full daemon finds a place when ending sessions have left.
 #[test]
 fn a_connection_waits_while_ending_sessions_occupy_its_place() {
-    let limits = Limits { clients: 2, clients_of_user: 2, ..Limits::default() };
+    let limits = LimitsConfig { clients: 2, clients_of_user: 2, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let leaving = [(); 2].map(|()| {
         let mut raw = opened(&served);
@@ -101,7 +101,7 @@ fn a_connection_waits_while_ending_sessions_occupy_its_place() {
 /// Guarantee of the default config.
 #[test]
 fn a_large_job_of_one_user_finds_room() {
-    let limits = Limits::default();
+    let limits = LimitsConfig::default();
     assert!(limits.clients_of_user >= 3 * 200 && limits.clients - limits.clients_of_user >= 200);
 }
 

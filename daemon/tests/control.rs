@@ -8,7 +8,7 @@ use std::{
 };
 
 use roced::{
-    config::{ClientLimits, DeviceLimits, Limits},
+    config::{ClientLimits, DeviceLimits, LimitsConfig},
     net::NextHop,
 };
 use roced_abi::{
@@ -33,7 +33,7 @@ fn opened(served: &Served) -> Raw {
 }
 
 fn small(limits: ClientLimits) -> Served {
-    Served::start_as(How { limits: Limits { client: limits, ..Limits::default() }, ..How::default() })
+    Served::start_as(How { limits: LimitsConfig { client: limits, ..LimitsConfig::default() }, ..How::default() })
 }
 
 fn qp_request(pd: u32, cq: u32) -> CreateQpRequest {
@@ -223,7 +223,7 @@ fn all_memory_counts_against_one_limit() {
 #[test]
 fn a_device_is_shared_within_its_limits() {
     let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1, srqs: 1, attachments: 1 };
-    let limits = Limits { device, clients: 2, ..Limits::default() };
+    let limits = LimitsConfig { device, clients: 2, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (mut first, mut second) = (opened(&served), opened(&served));
     let (pd, _, qp) = with_qp(&mut first);

@@ -22,7 +22,7 @@ use nix::{
     },
 };
 use roced::{
-    config::{ClientLimits, Limits},
+    config::{ClientLimits, LimitsConfig},
     net::NextHop,
     worker::idle::Policy,
 };
@@ -256,7 +256,7 @@ fn ring_mappings() -> BTreeSet<u64> {
 
 #[test]
 fn limits_and_wrong_use_give_advice() {
-    let limits = Limits { client: ClientLimits { mrs: 1, ..ClientLimits::default() }, ..Limits::default() };
+    let limits = LimitsConfig { client: ClientLimits { mrs: 1, ..ClientLimits::default() }, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (device, other) = (open(&served), open(&served));
     let pd = device.protection_domain().expect("a domain");

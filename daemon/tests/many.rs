@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
 };
 
-use roced::config::Limits;
+use roced::config::LimitsConfig;
 use roced_client::{ConnectOptions, Device, QpAddress, QueuePair};
 use served::{DEVICE, How, Served, eventually};
 
@@ -55,7 +55,7 @@ static ALLOCATOR: Counting = Counting;
 const QPS_OF_A_CLIENT: usize = 4096;
 
 fn serve(qps: u32) -> Served {
-    let mut limits = Limits::default();
+    let mut limits = LimitsConfig::default();
     (limits.client.qps, limits.device.qps) = (qps, qps);
     Served::start_as(How { workers: 1, qps: qps.next_power_of_two(), limits, ..How::default() })
 }

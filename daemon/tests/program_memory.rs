@@ -28,7 +28,7 @@ use nix::{
     },
     unistd::ftruncate,
 };
-use roced::config::{ClientLimits, Limits};
+use roced::config::{ClientLimits, LimitsConfig};
 use roced_abi::control::{
     AllocPd, DeregMrAndFree, DeviceName, FreeMemory, Handle, MapAndRegMr, MapAndRegMrRequest, MapMemory,
     MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
@@ -137,7 +137,7 @@ fn deregistered_memory_is_inaccessible() {
 #[test]
 fn it_counts_against_the_limits() {
     let client = ClientLimits { memory_mib: 1, ..ClientLimits::default() };
-    let served = Served::start_as(How { limits: Limits { client, ..Limits::default() }, ..How::default() });
+    let served = Served::start_as(How { limits: LimitsConfig { client, ..LimitsConfig::default() }, ..How::default() });
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");
     let mut bytes = vec![3u8; 2 << 20];

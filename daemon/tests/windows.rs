@@ -5,7 +5,7 @@ mod served;
 
 use std::time::Duration;
 
-use roced::config::{ClientLimits, Limits};
+use roced::config::{ClientLimits, LimitsConfig};
 use roced_client::{
     Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Error, MemoryRegion, ProtectionDomain,
     QueuePair, RecvRequest, Refusal, RemoteMemory, Reregistration, SendRequest, Status, WindowBinding, WindowKind,
@@ -297,7 +297,7 @@ fn a_queue_pair_that_ends_takes_its_windows_with_it() {
 #[test]
 fn regions_and_windows_share_one_limit() {
     let client = ClientLimits { mrs: 3, ..ClientLimits::default() };
-    let served = Served::start_as(How { limits: Limits { client, ..Limits::default() }, ..How::default() });
+    let served = Served::start_as(How { limits: LimitsConfig { client, ..LimitsConfig::default() }, ..How::default() });
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");
     let limit = |error: Error| matches!(error, Error::Refused { refusal: Refusal::Limit, .. });

@@ -298,6 +298,12 @@ fn policy(worker: &config::WorkerConfig) -> Policy {
 mod tests {
     use super::*;
 
+    /// The transport has defaults of its own, for its users without a config.
+    #[test]
+    fn defaults_of_loss_recovery_are_those_of_the_transport() {
+        assert_eq!(recovery(&config::DeviceConfig::new("roce0", "eth0")), RecoveryConfig::default());
+    }
+
     #[test]
     fn windows_are_bounded_by_half_of_a_small_ring() {
         let device = config::DeviceConfig::new("roce0", "eth0");

@@ -38,7 +38,7 @@ use super::{
     session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
-    config::Limits,
+    config::LimitsConfig,
     net::FollowId,
     numbers::Numbers,
     worker::{
@@ -51,7 +51,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) devices: Vec<OpenedDevice>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsConfig,
     pub(crate) board: SleepBoard,
     pub(crate) quota: Quota,
     pub(crate) pds: Numbers,
@@ -66,7 +66,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: Limits, board: SleepBoard) -> Self {
+    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Self {
         Self {
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,

@@ -52,7 +52,7 @@ use crate::{
         connection::{ClientProcess, ReceivedCall, SentReply},
         listener::Listener,
     },
-    config::{ClientLimits, Limits},
+    config::{ClientLimits, LimitsConfig},
     log_limiter::{LogLimiter, UserLogLimiter},
     net::{FollowId, NetworkChange, NextHop},
     worker::{
@@ -109,7 +109,7 @@ impl Clients {
     pub fn new(
         listener: Listener,
         devices: Vec<DeviceSetup>,
-        limits: Limits,
+        limits: LimitsConfig,
         board: SleepBoard,
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;

@@ -1,7 +1,9 @@
 //! Differences between the config in force and a later one: which can be applied while the daemon
 //! runs, and which need a restart.
 
-use super::{AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig};
+use super::{
+    AdminConfig, ClientLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig, NetConfig,
+};
 
 /// How a change of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +43,15 @@ impl Config {
     /// Differences of a later config to this one.
     pub fn changes(&self, new: &Self) -> Changes {
         let mut changes = Changes::default();
-        compare!(changes, "log", &self.log, &new.log, Log { level => Apply, target => Restart, });
-        compare!(changes, "control", &self.control, &new.control, Control {
+        compare!(changes, "log", &self.log, &new.log, LogConfig { level => Apply, target => Restart, });
+        compare!(changes, "control", &self.control, &new.control, ControlConfig {
             socket => Restart,
             group => Restart,
             mode => Restart,
         });
         compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, });
         compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
-        let Limits { clients, clients_of_user, client, device } = &self.limits;
+        let LimitsConfig { clients, clients_of_user, client, device } = &self.limits;
         for (name, differs) in [
             ("clients", *clients != new.limits.clients),
             ("clients_of_user", *clients_of_user != new.limits.clients_of_user),

@@ -12,8 +12,8 @@ use roced_transport::partition::{Partitions, Pkey};
 use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
-    AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig, QueueOwner, Queues,
-    WorkerConfig,
+    AdminConfig, ClientLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig, NetConfig,
+    QueueOwner, Queues, WorkerConfig,
     reader::{ConfigSection, TextRule},
 };
 
@@ -57,21 +57,21 @@ pub(super) fn config(top: &ConfigSection<'_, '_>, cores: &[u32]) -> Config {
     Config { log, control, admin, net, limits, workers, devices }
 }
 
-fn log(section: &ConfigSection<'_, '_>) -> Log {
-    let default = Log::default();
-    Log { level: section.choice("level", default.level), target: section.choice("target", default.target) }
+fn log(section: &ConfigSection<'_, '_>) -> LogConfig {
+    let default = LogConfig::default();
+    LogConfig { level: section.choice("level", default.level), target: section.choice("target", default.target) }
 }
 
-fn control(section: &ConfigSection<'_, '_>) -> Control {
-    let default = Control::default();
-    Control {
+fn control(section: &ConfigSection<'_, '_>) -> ControlConfig {
+    let default = ControlConfig::default();
+    ControlConfig {
         socket: section.text("socket", Some(DEFAULT_SOCKET), "", ABSOLUTE_PATH).map_or(default.socket, PathBuf::from),
         group: section.text("group", None, "the daemon's own group", GROUP),
         mode: section.permissions("mode", default.mode, 0o600..=0o777),
     }
 }
 
-fn admin(section: &ConfigSection<'_, '_>, control: &Control) -> AdminConfig {
+fn admin(section: &ConfigSection<'_, '_>, control: &ControlConfig) -> AdminConfig {
     let socket = section.text("socket", Some(DEFAULT_ADMIN_SOCKET), "", ABSOLUTE_PATH);
     let admin = AdminConfig { socket: socket.map_or(AdminConfig::default().socket, PathBuf::from) };
     if admin.socket == control.socket {
@@ -87,9 +87,9 @@ fn net(section: &ConfigSection<'_, '_>) -> NetConfig {
     }
 }
 
-fn limits(section: &ConfigSection<'_, '_>) -> Limits {
-    let default = Limits::default();
-    Limits {
+fn limits(section: &ConfigSection<'_, '_>) -> LimitsConfig {
+    let default = LimitsConfig::default();
+    LimitsConfig {
         clients: section.number("clients", "clients", default.clients, 1..=65_536),
         clients_of_user: section.number("clients_of_user", "clients", default.clients_of_user, 1..=65_536),
         client: section.section("client", |section| client_limits(section, &default.client)),

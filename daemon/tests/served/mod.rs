@@ -38,7 +38,7 @@ use roced::{
         Clients, DeviceSetup,
         environment::{DevicePort, Environment, Network, WorkerAccess},
     },
-    config::Limits,
+    config::LimitsConfig,
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
@@ -247,7 +247,7 @@ pub(crate) struct Served {
 pub(crate) struct How {
     pub(crate) workers: u32,
     pub(crate) policy: Policy,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsConfig,
     /// Queue pairs of each worker.
     pub(crate) qps: u32,
     /// Mappings of all users, and of one, if not as many as this machine allows.
@@ -257,7 +257,7 @@ pub(crate) struct How {
 impl Default for How {
     fn default() -> Self {
         let policy = Policy::Sleep { spin: Nanos::from_micros(20) };
-        Self { workers: 2, policy, limits: Limits::default(), qps: 64, mappings: None }
+        Self { workers: 2, policy, limits: LimitsConfig::default(), qps: 64, mappings: None }
     }
 }
 

@@ -26,7 +26,7 @@ use nix::{
 use roced::{
     client_socket::listener::Listener,
     clients::{Clients, DeviceSetup, environment::Environment},
-    config::{ClientLimits, DeviceLimits, Limits},
+    config::{ClientLimits, DeviceLimits, LimitsConfig},
     net::{FollowId, NetworkChange, NextHop},
 };
 use roced_abi::{
@@ -199,7 +199,7 @@ impl Daemon {
     fn new() -> Self {
         let socket = FOLDER.with(|folder| folder.path().join("socket"));
         let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
-        let limits = Limits {
+        let limits = LimitsConfig {
             clients: 2,
             clients_of_user: 2,
             client: ClientLimits {

@@ -41,7 +41,7 @@ enum IncomingMessage {
     Write { key: MrKey, va: u64, length: u32, done: u32 },
 }
 
-/// Acknowledgment owed to the peer.
+/// Acknowledgment owed to the peer: one for all packets since the last (ACK coalescing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingAck {
     Nothing,
