@@ -233,7 +233,7 @@ impl Error {
             Self::Refused { refusal, .. } => match refusal {
                 Refusal::NoRoute => Side::Peer,
                 Refusal::Memory | Refusal::Multicast => Side::Kernel,
-                Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
+                Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout | Refusal::NotProxied => Side::Daemon,
                 _ => Side::Yours,
             },
             Self::Kernel { .. } | Self::NoPageExchange { .. } => Side::Kernel,
@@ -291,12 +291,24 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Multicast => {
             format!("the kernel does not join the multicast group: {}", std::io::Error::from_raw_os_error(first as i32))
         }
+        Refusal::NotProxied => describe_not_proxied(first),
         Refusal::NotSupported if matches!(call, "RegMr" | "MapAndRegMr" | "ReregMr") => {
             "there are no atomic operations on memory that the daemon cannot map: take memory of another kind, or do without REMOTE_ATOMIC".into()
         }
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };
     format!("{call} refused: {why}")
+}
+
+fn describe_not_proxied(driver: u64) -> String {
+    let why = match driver {
+        0 => "the daemon's config forbids that (proxied_memory under [limits.client])".into(),
+        _ => format!(
+            "NVIDIA's driver {driver} may crash the kernel when the daemon does that \
+             (proxied_memory under [limits.client] of its config decides)"
+        ),
+    };
+    format!("this memory can only be proxied, and {why}: take memory of `allocate`, or shared memory of the program")
 }
 
 fn describe_limit(limit: u64, which: u64) -> String {

@@ -125,6 +125,8 @@ pub struct ClientLimits {
     pub attachments: u32,
     /// Memory that the daemon maps and locks for it, MiB.
     pub memory_mib: u64,
+    /// Whether it may register memory that stays in place.
+    pub proxied_memory: ProxiedChoice,
 }
 
 impl ClientLimits {
@@ -300,6 +302,15 @@ choices! {
         /// Yields for `spin_us`, then blocks until there is work.
         Sleep = "sleep",
     }
+    /// `limits.client.proxied_memory`.
+    ProxiedChoice {
+        /// Unless a loaded driver crashes then.
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
     /// `device.napi`.
     NapiChoice {
         /// Where the driver does it.
@@ -374,6 +385,7 @@ impl Default for ClientLimits {
             srqs: 256,
             attachments: 64,
             memory_mib: 4096,
+            proxied_memory: ProxiedChoice::Auto,
         }
     }
 }

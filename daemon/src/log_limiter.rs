@@ -20,7 +20,7 @@ pub(crate) struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// May a line be written now? Then: how many were held back since the last.
+    /// May a line be written now? Then: the number of lines held back since the last.
     pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.begin.is_none_or(|begin| now.duration_since(begin) >= INTERVAL) {
             self.begin = Some(now);

@@ -116,8 +116,18 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
 
 #[test]
 fn every_limit_holds_and_destroyed_objects_make_room() {
-    let client =
-        ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, srqs: 2, attachments: 2, memory_mib: 1 };
+    let client = ClientLimits {
+        qps: 2,
+        cqs: 2,
+        channels: 2,
+        mrs: 2,
+        pds: 2,
+        ahs: 2,
+        srqs: 2,
+        attachments: 2,
+        memory_mib: 1,
+        ..ClientLimits::default()
+    };
     let served = small(client);
     let mut raw = opened(&served);
     let refused = |limit: u64| (Refusal::Limit, [limit, 0]);

@@ -26,7 +26,10 @@ use nix::sys::{
     resource::{Resource, setrlimit},
     socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair},
 };
-use roced::worker::worker_memory::WorkerMemory;
+use roced::{
+    config::{ClientLimits, LimitsConfig, ProxiedChoice},
+    worker::worker_memory::WorkerMemory,
+};
 use roced_abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
 use roced_client::{
     Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
@@ -108,6 +111,26 @@ impl Drop for Private {
 
 fn proxied_bytes(served: &Served) -> u64 {
     served.on_control_thread(|clients, _| clients.reports().map(|report| report.memory.proxied_bytes).sum())
+}
+
+/// The key of the config, and the error of the program.
+#[test]
+fn a_config_may_forbid_it() {
+    let client = ClientLimits { proxied_memory: ProxiedChoice::Off, ..ClientLimits::default() };
+    let limits = LimitsConfig { client, ..LimitsConfig::default() };
+    let served = Served::start_as(How { limits, ..How::default() });
+    let device = Device::open_at(&served.socket, DEVICE).expect("the device");
+    let pd = device.protection_domain().expect("a domain");
+    let memory = Private::of_file(4096);
+    let refused = memory.register(&pd, all()).expect_err("the config forbids it");
+    assert!(matches!(refused, Error::Refused { refusal: Refusal::NotProxied, .. }), "{refused:?}");
+    assert!(refused.to_string().contains("proxied_memory under [limits.client]"), "{refused}");
+    assert_eq!(proxied_bytes(&served), 0);
+    pd.allocate(4096, all()).expect("memory of the daemon");
+    // Applied by a reload.
+    let client = ClientLimits { proxied_memory: ProxiedChoice::On, ..ClientLimits::default() };
+    served.on_control_thread(move |clients, _| clients.set_client_limits(client.clone()));
+    memory.register(&pd, all()).expect("the config permits it");
 }
 
 const DATA_BYTES: usize = 200_000;

@@ -41,7 +41,7 @@ impl From<Error> for Errno {
 
 fn refused(refusal: Refusal) -> c_int {
     match refusal {
-        Refusal::UnknownCall | Refusal::NotSupported => libc::EOPNOTSUPP,
+        Refusal::UnknownCall | Refusal::NotSupported | Refusal::NotProxied => libc::EOPNOTSUPP,
         Refusal::NoSuchDevice => libc::ENODEV,
         Refusal::InUse => libc::EBUSY,
         Refusal::Limit | Refusal::Memory => libc::ENOMEM,

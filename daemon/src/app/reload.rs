@@ -1,4 +1,4 @@
-//! Reading the config again (SIGHUP, `systemctl reload`): what can change in a running daemon changes,
+//! Reading the config again (SIGHUP, `systemctl reload`): keys that can change at run time change,
 //! and the log names the rest. A wrong config changes nothing.
 
 use std::time::Duration;

@@ -18,6 +18,7 @@ mod admission;
 mod control;
 mod ending;
 pub mod environment;
+mod nvidia;
 mod path;
 mod refused;
 mod session;

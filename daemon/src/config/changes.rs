@@ -72,6 +72,7 @@ impl Config {
             srqs => Apply,
             attachments => Apply,
             memory_mib => Apply,
+            proxied_memory => Apply,
         });
         // Likewise.
         compare!(changes, "limits.device", device, &new.limits.device, DeviceLimits {

@@ -127,7 +127,7 @@ impl<C, A> Mailbox<C, A> {
 }
 
 impl<C, A> Inbox<C, A> {
-    /// Carries out at most `budget` commands by `carry_out` and says how many there were. Costs one
+    /// Carries out at most `budget` commands by `carry_out` and returns their number. Costs one
     /// load when there is none.
     pub fn drain(&mut self, budget: usize, mut carry_out: impl FnMut(C) -> A) -> usize {
         let mut done = 0;

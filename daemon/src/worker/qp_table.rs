@@ -243,8 +243,8 @@ impl QpTable {
         Some(self.qps.get(entry)?.rings.session)
     }
 
-    /// Takes every doorbell that was rung: their queue pairs wait for a visit. Says how many there
-    /// were.
+    /// Takes every doorbell that was rung: their queue pairs wait for a visit. Returns their
+    /// number.
     pub fn drain_doorbells(&mut self) -> usize {
         let mut rung = 0;
         for slot in &self.live {

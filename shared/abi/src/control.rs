@@ -140,6 +140,9 @@ pub enum Refusal {
     BadFile = 19,
     /// The kernel does not join the multicast group `[errno]`.
     Multicast = 20,
+    /// The daemon does not proxy memory: by its config, or beside this version of NVIDIA's driver
+    /// `[0 or major version]`.
+    NotProxied = 21,
 }
 
 impl Refusal {

@@ -20,12 +20,13 @@ use roced_types::{MemoryObjectId, Pdn, access};
 
 use super::{
     super::{
+        nvidia,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
     CallHandler, CallReply,
 };
-use crate::{numbers::random, worker::command::Command};
+use crate::{config::ProxiedChoice, numbers::random, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn alloc_pd(&mut self, _: Nothing) -> CallReply<AllocPd> {
@@ -116,6 +117,9 @@ impl CallHandler<'_, '_> {
             other => return Err(Refused::argument(3, other)),
         };
         let limits = &self.registry.limits.client;
+        if kind == MemoryKind::Proxied {
+            check_proxied(limits.proxied_memory)?;
+        }
         check_limit(&self.objects.memories, limits.mrs)?;
         let room = self.room(match (kind, &self.objects.copy_thread) {
             (MemoryKind::Proxied, Some(_)) => 0,
@@ -346,6 +350,16 @@ fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
         () if bits & !access::ALL != 0 || remote_only || not_writable => Err(Refused::argument(5, bits)),
         () if !memory.bears(bits) => Err(Refused::plain(Refusal::NotSupported)),
         () => Ok(()),
+    }
+}
+
+/// Whether a client may register memory that stays in place.
+fn check_proxied(choice: ProxiedChoice) -> Result<(), Refused> {
+    let refused = |driver: u64| Refused::with(Refusal::NotProxied, driver, 0u64);
+    match choice {
+        ProxiedChoice::On => Ok(()),
+        ProxiedChoice::Off => Err(refused(0)),
+        ProxiedChoice::Auto => nvidia::defective_version().map_or(Ok(()), |driver| Err(refused(driver))),
     }
 }
 
