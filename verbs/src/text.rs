@@ -60,8 +60,32 @@ pub(crate) extern "C" fn event_type(event: c_int) -> *const c_char {
         c"client reregistration",
         c"GID table change",
         c"WQ fatal",
+        c"device speed change",
     ];
     word(WORDS, event, c"unknown")
+}
+
+/// `ibv_wr_opcode_str`.
+pub(crate) extern "C" fn wr_opcode(opcode: c_int) -> *const c_char {
+    const WORDS: &[&CStr] = &[
+        c"RDMA WRITE",
+        c"RDMA WRITE with immediate",
+        c"SEND",
+        c"SEND with immediate",
+        c"RDMA READ",
+        c"compare and swap",
+        c"fetch and add",
+        c"local invalidate",
+        c"bind memory window",
+        c"SEND with invalidate",
+        c"TSO",
+        c"driver 1",
+        c"unknown",
+        c"unknown",
+        c"FLUSH",
+        c"ATOMIC WRITE",
+    ];
+    word(WORDS, opcode, c"unknown")
 }
 
 /// `ibv_port_state_str`.
