@@ -15,10 +15,13 @@ use nix::{
 };
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, ThreadedNapi, XdpProgram, rx_queues};
+use roced_xdp::{NicQueue, ThreadedNapi, XdpMode, XdpProgram, rx_queues};
 use tracing::{info, warn};
 
-use crate::config::{self, QueueOwner};
+use crate::{
+    config::{self, QueueOwner},
+    net::Net,
+};
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_TAG_BYTES: usize = 4;
@@ -82,14 +85,47 @@ pub(super) fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyho
     Ok(owners)
 }
 
+/// Properties of an interface that decide how it is attached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkProperties {
+    pub(super) mtu_bytes: u32,
+    /// [`Net::has_ports`].
+    pub(super) has_ports: bool,
+}
+
+impl LinkProperties {
+    pub(super) fn of(net: &Net, device: DeviceId) -> Self {
+        Self { mtu_bytes: net.device(device).link_mtu_bytes, has_ports: net.has_ports(device) }
+    }
+}
+
+/// The mode to ask for. The kernel runs a native program of a bond, and of a virtual NIC with a VF, on
+/// the ports, and frames of a port do not reach AF_XDP sockets of another interface: they would be
+/// lost behind the verdict.
+fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<XdpMode> {
+    let interface = &device.interface;
+    match device.xdp_mode {
+        XdpMode::Native if has_ports => bail!(
+            "native XDP of {interface} runs on its ports, whose frames do not reach AF_XDP sockets of {interface}: \
+             use xdp_mode = \"auto\", or a device for each port"
+        ),
+        XdpMode::Auto if has_ports => {
+            warn!(device = device.name, interface, "the interface has ports, so generic XDP: slower");
+            Ok(XdpMode::Generic)
+        }
+        mode => Ok(mode),
+    }
+}
+
 /// Attaches to the interface of a device and binds its queues.
 pub(super) fn attach(
     device: &config::DeviceConfig,
-    link_mtu_bytes: u32,
+    link: LinkProperties,
     owners: &[QueueOwner],
     workers: &[config::WorkerConfig],
 ) -> anyhow::Result<Attached> {
-    let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
+    let link_mtu_bytes = link.mtu_bytes;
+    let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
     let mut queues = Vec::new();
     for owner in owners {
         let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
@@ -158,8 +194,8 @@ fn owners_again(owners: Vec<QueueOwner>, workers: &[WorkerId]) -> anyhow::Result
 pub(super) struct Attempt {
     pub(super) device: DeviceId,
     pub(super) config: config::DeviceConfig,
-    /// MTU of the interface.
-    pub(super) link_mtu_bytes: u32,
+    /// Of the interface.
+    pub(super) link: LinkProperties,
     /// The workers that have an endpoint of the device.
     pub(super) endpoints: Vec<WorkerId>,
     /// All workers.
@@ -168,9 +204,9 @@ pub(super) struct Attempt {
 
 impl Attempt {
     fn make(&self) -> anyhow::Result<Attached> {
-        check_mtu(&self.config, self.link_mtu_bytes)?;
+        check_mtu(&self.config, self.link.mtu_bytes)?;
         let owners = check_queues(&self.config, self.workers.len() as u32)?;
-        attach(&self.config, self.link_mtu_bytes, &owners_again(owners, &self.endpoints)?, &self.workers)
+        attach(&self.config, self.link, &owners_again(owners, &self.endpoints)?, &self.workers)
     }
 }
 
@@ -238,5 +274,15 @@ mod tests {
     fn an_interface_that_returns_with_too_few_queues_is_refused_with_a_remedy() {
         let error = owners_again(owners(&[(0, 0)]), &[WorkerId(0), WorkerId(1)]).expect_err("worker 1 has none");
         assert!(error.to_string().contains("ethtool -L"), "{error}");
+    }
+    #[test]
+    fn a_program_never_runs_on_the_ports_of_an_interface() {
+        let device = |mode| config::DeviceConfig { xdp_mode: mode, ..config::DeviceConfig::new("roce0", "bond0") };
+        let mode = |asked, has_ports| xdp_mode(&device(asked), has_ports).map_err(|error| error.to_string());
+        assert_eq!(mode(XdpMode::Auto, true), Ok(XdpMode::Generic));
+        assert_eq!(mode(XdpMode::Auto, false), Ok(XdpMode::Auto));
+        assert_eq!(mode(XdpMode::Native, false), Ok(XdpMode::Native));
+        let refused = mode(XdpMode::Native, true).expect_err("its frames would be lost");
+        assert!(refused.contains("bond0") && refused.contains("xdp_mode = \"auto\""), "{refused}");
     }
 }

@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use super::{
     Daemon,
-    attachment::{Attached, Attempt, NicAttachment},
+    attachment::{Attached, Attempt, LinkProperties, NicAttachment},
     network_view::NetworkView,
     watchdog,
     xdp_watch::XdpWatch,
@@ -251,6 +251,20 @@ impl Daemon {
         self.watch_devices_at = now + if closely { CLOSE_LOOK } else { watchdog::PERIOD };
         for at in 0..self.devices.len() {
             let id = self.devices[at].id;
+            if self.net.has_ports(id)
+                && self.devices[at]
+                    .attachment()
+                    .is_some_and(|attachment| attachment.program.mode() == AttachedMode::Native)
+            {
+                let config = &self.devices[at].config;
+                warn!(
+                    device = config.name,
+                    interface = config.interface,
+                    "the interface has a port now: attaching again"
+                );
+                self.attach_again(id, None);
+                continue;
+            }
             let Some(received) = self.net.received_frames(id) else { continue };
             let device = &mut self.devices[at];
             let AttachState::Attached(attached) = &mut device.state else { continue };
@@ -398,13 +412,13 @@ impl Daemon {
 
     fn begin_to_attach(&mut self, id: DeviceId, again: bool, mode: Option<XdpMode>) {
         let workers = self.config.workers.clone();
-        let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
+        let link = LinkProperties::of(&self.net, id);
         let device = self.device_mut(id);
         let mut config = device.config.clone();
         config.xdp_mode = mode.unwrap_or(config.xdp_mode);
         device.state = AttachState::Attaching { again, stale: false };
         let endpoints = device.workers.clone();
-        let attempt = Attempt { device: id, config, link_mtu_bytes, endpoints, workers };
+        let attempt = Attempt { device: id, config, link, endpoints, workers };
         if let Err(problem) = self.attacher.begin(attempt) {
             self.on_refused(id, again, &problem);
         }

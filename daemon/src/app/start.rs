@@ -21,7 +21,7 @@ use roced_xdp::{NicQueue, rx_ring_entries};
 use tracing::{info, warn};
 
 use super::{
-    attachment::{attach, check_mtu, check_queues},
+    attachment::{LinkProperties, attach, check_mtu, check_queues},
     devices::{AttachedDevice, ServedDevice},
 };
 use crate::{
@@ -138,12 +138,12 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
         let device = &with_bounded_windows(device, rx_ring_entries(&device.interface));
-        let link_mtu_bytes = checked.net.device(id).link_mtu_bytes;
-        let attached = attach(device, link_mtu_bytes, owners, &config.workers);
+        let link = LinkProperties::of(&checked.net, id);
+        let attached = attach(device, link, owners, &config.workers);
         let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
         add_endpoint_slots(&mut worker_endpoints, config, checked, (id, device), owners, queues);
         let workers = checked.endpoints.of_device(id).map(|place| place.worker).collect();
-        let attached = AttachedDevice::new(attachment, link_mtu_bytes);
+        let attached = AttachedDevice::new(attachment, link.mtu_bytes);
         served.push(ServedDevice::new(id, device.clone(), workers, attached));
     }
     let count = config.workers.len() as u32;

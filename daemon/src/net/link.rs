@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub(super) up: bool,
     /// For a VLAN interface: its parent and the VLAN.
     pub(super) vlan: Option<(u32, u16)>,
+    /// The interface that this one is a port of: a bond, a bridge, a virtual NIC beside its VF.
+    port_of: Option<u32>,
 }
 
 /// All interfaces by index.
@@ -47,6 +49,7 @@ impl Interfaces {
             is_ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             vlan: None,
+            port_of: None,
         };
         let (mut parent, mut vlan, mut parent_is_here) = (None, None, true);
         for attribute in &message.attributes {
@@ -57,6 +60,7 @@ impl Interfaces {
                 LinkAttribute::Link(index) => parent = Some(*index),
                 // The parent's index is one of another network namespace.
                 LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
+                LinkAttribute::Controller(index) => link.port_of = Some(*index),
                 LinkAttribute::LinkInfo(infos) => vlan = infos.iter().find_map(vlan_of).or(vlan),
                 _ => {}
             }
@@ -85,6 +89,11 @@ impl Interfaces {
     /// The interface of that name.
     pub(super) fn by_name(&self, name: &str) -> Option<(u32, &Link)> {
         self.links.iter().find(|(_, link)| link.name == name).map(|(index, link)| (*index, link))
+    }
+
+    /// Other interfaces are ports of this one.
+    pub(super) fn has_ports(&self, index: u32) -> bool {
+        self.links.values().any(|link| link.port_of == Some(index))
     }
 
     /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`
@@ -184,6 +193,14 @@ mod tests {
         let veth = message(5, "veth", &[LinkAttribute::Link(2)]);
         let links = links(&[message(2, "eth0", &[]), service, message(4, "moved", &elsewhere), veth]);
         assert!([3, 4, 5].iter().all(|index| links.vlan_on(*index, 2).is_none()));
+    }
+
+    #[test]
+    fn ports_of_an_interface_come_and_go() {
+        let mut links = links(&[message(2, "eth0", &[LinkAttribute::Controller(3)]), message(3, "bond0", &[])]);
+        assert_eq!((links.has_ports(3), links.has_ports(2)), (true, false));
+        links.set(&message(2, "eth0", &[]));
+        assert!(!links.has_ports(3));
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Net {
             .expect("devices stay while the daemon runs")
     }
 
+    /// The interface of a device has ports: it is a bond, a bridge, or a virtual NIC beside its VF.
+    pub fn has_ports(&self, device: DeviceId) -> bool {
+        self.mirror.links.has_ports(self.device(device).ifindex)
+    }
+
     /// The device's queues take IP packets of at most `bytes`, for any MTU of its link.
     ///
     /// # Panics
