@@ -19,7 +19,7 @@ use roced_xdp::{NicQueue, ThreadedNapi, XdpMode, XdpProgram, rx_queues};
 use tracing::{info, warn};
 
 use crate::{
-    config::{self, QueueOwner},
+    config::{self, QueueOwner, Queues},
     net::Net,
 };
 
@@ -73,16 +73,27 @@ pub(super) fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyho
             device.interface
         );
     }
-    if (owners.len() as u32) < there {
+    Ok(owners)
+}
+
+/// Owners once the program is attached. Some drivers have more queues from then on (virtio-net: one
+/// more for each CPU), and receive on all of them.
+fn owners_attached(device: &config::DeviceConfig, owners: &[QueueOwner], there: u32) -> Vec<QueueOwner> {
+    let mut all = owners.to_vec();
+    if device.queues == Queues::All {
+        let worker_of = |queue: u32| owners[queue as usize % owners.len()].worker;
+        all.extend((owners.len() as u32..there).map(|queue| QueueOwner { queue, worker: worker_of(queue) }));
+    }
+    if (all.len() as u32) < there {
         warn!(
             device = device.name,
             interface = device.interface,
             queues = there,
-            served = owners.len(),
+            served = all.len(),
             "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
         );
     }
-    Ok(owners)
+    all
 }
 
 /// Properties of an interface that decide how it is attached.
@@ -126,6 +137,9 @@ pub(super) fn attach(
 ) -> anyhow::Result<Attached> {
     let link_mtu_bytes = link.mtu_bytes;
     let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
+    let there = rx_queues(&device.interface)
+        .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
+    let owners = &owners_attached(device, owners, there);
     let mut queues = Vec::new();
     for owner in owners {
         let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
@@ -268,6 +282,16 @@ mod tests {
         let dealt = owners(&[(0, 0), (1, 1), (2, 2), (3, 0)]);
         let again = owners_again(dealt, &[WorkerId(0), WorkerId(2)]).expect("both have queues");
         assert_eq!(again, owners(&[(0, 0), (1, 2), (2, 2), (3, 0)]));
+    }
+
+    #[test]
+    fn queues_that_come_with_the_program_are_served_by_the_same_workers() {
+        let all = config::DeviceConfig::new("roce0", "eth0");
+        let dealt = owners(&[(0, 0), (1, 2)]);
+        assert_eq!(owners_attached(&all, &dealt, 5), owners(&[(0, 0), (1, 2), (2, 0), (3, 2), (4, 0)]));
+        assert_eq!(owners_attached(&all, &dealt, 2), dealt);
+        let listed = config::DeviceConfig { queues: Queues::Listed(dealt.clone()), ..all };
+        assert_eq!(owners_attached(&listed, &dealt, 5), dealt);
     }
 
     #[test]

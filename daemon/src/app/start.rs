@@ -21,7 +21,7 @@ use roced_xdp::{NicQueue, rx_ring_entries};
 use tracing::{info, warn};
 
 use super::{
-    attachment::{LinkProperties, attach, check_mtu, check_queues},
+    attachment::{LinkProperties, ServedQueue, attach, check_mtu, check_queues},
     devices::{AttachedDevice, ServedDevice},
 };
 use crate::{
@@ -141,7 +141,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
         let link = LinkProperties::of(&checked.net, id);
         let attached = attach(device, link, owners, &config.workers);
         let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
-        add_endpoint_slots(&mut worker_endpoints, config, checked, (id, device), owners, queues);
+        add_endpoint_slots(&mut worker_endpoints, config, checked, (id, device), attachment.queues.iter().zip(queues));
         let workers = checked.endpoints.of_device(id).map(|place| place.worker).collect();
         let attached = AttachedDevice::new(attachment, link.mtu_bytes);
         served.push(ServedDevice::new(id, device.clone(), workers, attached));
@@ -192,19 +192,18 @@ fn with_bounded_windows(device: &config::DeviceConfig, rx_ring_entries: Option<u
 }
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
-fn add_endpoint_slots(
+fn add_endpoint_slots<'a>(
     worker_endpoints: &mut [Vec<WorkerEndpoint<NicQueue>>],
     config: &Config,
     checked: &Checked,
     (id, device): (DeviceId, &config::DeviceConfig),
-    owners: &[QueueOwner],
-    queues: Vec<NicQueue>,
+    queues: impl Iterator<Item = (&'a ServedQueue, NicQueue)>,
 ) {
     for place in checked.endpoints.of_device(id) {
         worker_endpoints[place.worker.0 as usize].push(worker_endpoint(place, device, config));
     }
-    for (queue, owner) in queues.into_iter().zip(owners) {
-        let mut of_worker = worker_endpoints[owner.worker as usize].iter_mut();
+    for (served, queue) in queues {
+        let mut of_worker = worker_endpoints[served.owner.worker as usize].iter_mut();
         let worker_endpoint = of_worker.find(|worker_endpoint| worker_endpoint.place.device == id);
         worker_endpoint.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
     }
