@@ -28,13 +28,19 @@ pub enum Side {
 #[non_exhaustive]
 pub enum Error {
     /// No daemon listens on the socket.
-    #[error("no roced listens at {}: start it (`systemctl start roced`), or name its socket in ROCED_SOCKET", .path.display())]
+    #[error(
+        "no roced listens at {}: start it (`systemctl start roced`), or name its socket in ROCED_SOCKET; a container mounts the folder of the socket, not the socket",
+        .path.display()
+    )]
     NoDaemon {
         /// Path of the socket.
         path: PathBuf,
     },
     /// Permission denied on the daemon's socket.
-    #[error("{} does not let this user in: join the group that the daemon's config names", .path.display())]
+    #[error(
+        "{} does not let this user in: join the group that the daemon's config names (in a container: --group-add)",
+        .path.display()
+    )]
     NotPermitted {
         /// Path of the socket.
         path: PathBuf,

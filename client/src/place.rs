@@ -191,9 +191,10 @@ impl ProgramPages {
     fn because_of(self, error: Error) -> Error {
         match (error, self.0.because) {
             (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
-            (Error::Refused { refusal: Refusal::NotSupported, .. }, Some(because @ Error::StaysInPlace { .. })) => {
-                because
-            }
+            (
+                Error::Refused { refusal: Refusal::NotSupported, .. },
+                Some(because @ (Error::StaysInPlace { .. } | Error::NoPageExchange { .. })),
+            ) => because,
             (error, _) => error,
         }
     }

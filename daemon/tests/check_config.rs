@@ -88,3 +88,11 @@ fn clients_and_operators_have_folders_of_their_own_in_the_unit() {
     assert_ne!(parents[0], parents[1]);
     assert_eq!(folders.split(' ').collect::<Vec<_>>(), parents);
 }
+
+/// A container that has mounted a folder keeps it: systemd would delete it with the daemon, and make
+/// another one for the next.
+#[test]
+fn folders_of_the_sockets_survive_a_restart_of_the_unit() {
+    let unit = include_str!("../../config/roced.service");
+    assert!(unit.lines().any(|line| line == "RuntimeDirectoryPreserve=yes"));
+}

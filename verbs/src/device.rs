@@ -44,9 +44,6 @@ pub(crate) unsafe extern "C" fn list(count: *mut c_int) -> *mut *mut Face {
         Ok(names) => names.iter().map(|name| known(name)).collect(),
         Err(error) => {
             // A host without the daemon is a host without devices, as one without adapters is.
-            if env::var_os("IBV_SHOW_WARNINGS").is_some() {
-                eprintln!("libibverbs (roced): {error}");
-            }
             errno::set(error.into());
             Vec::new()
         }

@@ -1,7 +1,12 @@
 //! Errors as C knows them.
 #![expect(unsafe_code, reason = "errno is a variable of C")]
 
-use std::ffi::c_int;
+use std::{
+    env,
+    ffi::c_int,
+    io::{self, Write as _},
+    sync::LazyLock,
+};
 
 use roced_client::{Error, Refusal};
 
@@ -23,6 +28,7 @@ impl Errno {
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
+        explain(&error);
         Self(match error {
             Error::NoDaemon { .. } => libc::ENODEV,
             Error::NotPermitted { .. } => libc::EACCES,
@@ -36,6 +42,15 @@ impl From<Error> for Errno {
             Error::NoPageExchange { .. } | Error::StaysInPlace { .. } => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })
+    }
+}
+
+/// Writes the cause and the remedy to stderr, which a number cannot carry, if the program's user
+/// asked for warnings. A full queue is no failure: programs post until it is.
+fn explain(error: &Error) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
+    if *WANTED && !matches!(error, Error::QueueFull { .. }) {
+        let _ = writeln!(io::stderr(), "libibverbs (roced): {error}");
     }
 }
 
