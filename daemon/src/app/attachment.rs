@@ -110,9 +110,9 @@ impl LinkProperties {
     }
 }
 
-/// The mode to ask for. The kernel runs a native program of a bond, and of a virtual NIC with a VF, on
-/// the ports, and frames of a port do not reach AF_XDP sockets of another interface: they would be
-/// lost behind the verdict.
+/// The mode to ask for. The kernel runs a native program of a bond, and of a virtual NIC with a VF,
+/// on the ports, and frames of a port do not reach AF_XDP sockets of another interface: they would
+/// be lost behind the verdict.
 fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<XdpMode> {
     let interface = &device.interface;
     match device.xdp_mode {

@@ -11,7 +11,7 @@ const VERSION: &str = "/sys/module/nvidia/version";
 /// The first one with the defect. No later one is known to be without it.
 const FIRST: u64 = 595;
 
-/// Major version of the loaded driver, if it has the defect. Text of another form counts as the first.
+/// Major version of the loaded driver, if it has the defect. Other text counts as the first.
 pub(super) fn defective_version() -> Option<u64> {
     fs::read_to_string(VERSION).ok().and_then(|version| defective(&version))
 }
