@@ -35,6 +35,7 @@ mod receive;
 mod socket;
 mod sys;
 mod transmit;
+mod tx_queues;
 mod umem;
 
 pub use error::XdpError;

@@ -11,7 +11,7 @@ use super::{
     socket::{self, BoundSocket},
     transmit::Transmit,
 };
-use crate::CopyMode;
+use crate::{CopyMode, tx_queues::has_tx_queue};
 
 /// Queue and sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,7 @@ pub struct NicQueue {
     zerocopy: bool,
     reason: &'static str,
     frame_bytes_max: usize,
+    can_transmit: bool,
 }
 
 impl NicQueue {
@@ -80,7 +81,8 @@ impl NicQueue {
     pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
         let BoundSocket { receive, transmit, zerocopy, reason, frame_bytes_max } = socket::bind(config)?;
         info!(interface = &*config.interface, queue = config.queue, zerocopy, reason, frame_bytes_max, "queue bound");
-        Ok(Self { receive, transmit, queue: config.queue, zerocopy, reason, frame_bytes_max })
+        let can_transmit = has_tx_queue(&config.interface, config.queue);
+        Ok(Self { receive, transmit, queue: config.queue, zerocopy, reason, frame_bytes_max, can_transmit })
     }
 
     /// Its number.
@@ -95,7 +97,12 @@ impl NicQueue {
 
     /// Why the frames are copied, or not.
     pub fn mode_reason(&self) -> &'static str {
-        self.reason
+        if self.can_transmit { self.reason } else { "receives only: the driver has no TX queue for it" }
+    }
+
+    /// Whether the kernel takes frames from this queue: it receives in any case.
+    pub fn can_transmit(&self) -> bool {
+        self.can_transmit
     }
 
     /// Readable when frames are there.

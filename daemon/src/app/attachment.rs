@@ -140,12 +140,17 @@ pub(super) fn attach(
     let there = rx_queues(&device.interface)
         .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
     let owners = &owners_attached(device, owners, there);
-    let mut queues = Vec::new();
+    let mut opened = Vec::new();
     for owner in owners {
         let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
         program.bind_socket(owner.queue, queue.socket())?;
-        queues.push(queue);
+        opened.push((*owner, queue));
     }
+    // Workers send on the first ones, see `Nic::can_transmit`.
+    opened.sort_by_key(|(_, queue)| !queue.can_transmit());
+    let (owners, queues): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+    let owners = &owners;
+    check_senders(device, owners, &queues)?;
     let napi = match device.napi {
         config::NapiChoice::Driver => None,
         config::NapiChoice::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
@@ -177,6 +182,20 @@ fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<
         workers.get(owner.worker as usize)?.core
     };
     (0..queues).map(core).collect()
+}
+
+/// Each worker needs a queue that sends.
+fn check_senders(device: &config::DeviceConfig, owners: &[QueueOwner], queues: &[NicQueue]) -> anyhow::Result<()> {
+    let sends = |worker| owners.iter().zip(queues).any(|(owner, queue)| owner.worker == worker && queue.can_transmit());
+    let without = owners.iter().find(|owner| !sends(owner.worker));
+    ensure!(
+        without.is_none(),
+        "none of the queues of worker {} on {} has a TX queue: give it another queue (device.queues), or the interface more \
+         (`ethtool -L`)",
+        without.map_or(0, |owner| owner.worker),
+        device.interface
+    );
+    Ok(())
 }
 
 /// The longest IP packet that all queues take, behind an Ethernet header with one VLAN tag.

@@ -14,6 +14,12 @@ pub trait Nic: Wire {
     /// many there were.
     fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize;
 
+    /// Whether it sends; a queue that does not receives all the same. Those that send come first
+    /// among the queues of an endpoint.
+    fn can_transmit(&self) -> bool {
+        true
+    }
+
     /// Makes the kernel send the emitted frames, and takes back sent chunks. Once per poll
     /// iteration.
     fn flush(&mut self);
@@ -36,6 +42,10 @@ impl Nic for NicQueue {
 
     fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize {
         Self::rx_burst(self, budget, on_frame)
+    }
+
+    fn can_transmit(&self) -> bool {
+        Self::can_transmit(self)
     }
 
     fn flush(&mut self) {

@@ -86,7 +86,7 @@ pub struct WorkerEndpoint<N> {
     pub place: EndpointLocation,
     /// The transport.
     pub endpoint: Endpoint,
-    /// Its way to the NIC.
+    /// Its way to the NIC; those that send come first.
     pub queues: Vec<N>,
     /// Queue pairs it can hold.
     pub max_qps: u32,
@@ -404,8 +404,13 @@ impl<N: Nic> Worker<N> {
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
         for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
-            let mut tx_dispatch =
-                TxDispatch { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
+            let sending = queues.iter().take_while(|queue| queue.can_transmit()).count();
+            let mut tx_dispatch = TxDispatch {
+                device: place.device,
+                queues: &mut queues[..sending],
+                handoff: &mut self.handoff,
+                endpoints: &self.endpoints,
+            };
             sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.worker_memory, &mut tx_dispatch);
         }
         sent

@@ -14,7 +14,7 @@ use super::{endpoints::Endpoints, handoff::Handoff};
 pub struct TxDispatch<'a, N> {
     /// The endpoint's device.
     pub device: DeviceId,
-    /// This worker's queues of it.
+    /// This worker's queues of it that send.
     pub queues: &'a mut [N],
     /// To workers of this daemon, this one included.
     pub handoff: &'a mut Handoff,
