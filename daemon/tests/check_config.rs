@@ -89,7 +89,7 @@ fn clients_and_operators_have_folders_of_their_own_in_the_unit() {
     assert_eq!(folders.split(' ').collect::<Vec<_>>(), parents);
 }
 
-/// A container that has mounted a folder keeps it: systemd would delete it with the daemon, and
+/// A container keeps the folder that it has mounted. systemd would delete it with the daemon, and
 /// make another one for the next.
 #[test]
 fn folders_of_the_sockets_survive_a_restart_of_the_unit() {
