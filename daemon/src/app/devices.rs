@@ -56,6 +56,8 @@ const RECOVERY: Duration = Duration::from_secs(30);
 pub(super) struct ServedDevice {
     pub(super) id: DeviceId,
     pub(super) config: config::DeviceConfig,
+    /// The options that it was served with, while those of a reload are tried.
+    proven: Option<config::DeviceConfig>,
     /// The workers that have an endpoint of it.
     pub(super) workers: Vec<WorkerId>,
     pub(super) state: AttachState,
@@ -141,7 +143,7 @@ impl ServedDevice {
         attached: AttachedDevice,
     ) -> Self {
         let state = AttachState::Attached(Box::new(attached));
-        Self { id, config, workers, state, recovering: false, last_problem: None }
+        Self { id, config, proven: None, workers, state, recovering: false, last_problem: None }
     }
 
     /// XDP program and queues, while they are attached.
@@ -302,9 +304,12 @@ impl Daemon {
     /// Attaches devices again with other options.
     pub(super) fn reattach(&mut self, at: usize, config: config::DeviceConfig) {
         let device = &mut self.devices[at];
-        device.config = config;
+        let before = mem::replace(&mut device.config, config);
         match &mut device.state {
-            AttachState::Attached(_) => self.attach_again(self.devices[at].id, None),
+            AttachState::Attached(_) => {
+                device.proven = Some(before);
+                self.attach_again(self.devices[at].id, None);
+            }
             // With the options of before.
             AttachState::Attaching { stale, .. } => *stale = true,
             AttachState::Failed { retry_at, .. } => *retry_at = Instant::now(),
@@ -371,6 +376,16 @@ impl Daemon {
         let device = self.device_mut(id);
         device.recovering = false;
         let problem = format!("{problem:#}");
+        if let Some(proven) = device.proven.take().filter(|_| again) {
+            let (name, interface) = (&device.config.name, &device.config.interface);
+            error!(device = name, interface, problem, "the new options cannot be applied: the earlier ones stay");
+            device.config = proven.clone();
+            if let Some(config) = self.config.devices.iter_mut().find(|config| config.name == proven.name) {
+                config.apply(&proven);
+            }
+            self.begin_to_attach(id, true, None);
+            return;
+        }
         let (name, interface) = (&device.config.name, &device.config.interface);
         if device.last_problem.as_deref() != Some(&problem) {
             warn!(device = name, interface, problem, "the device cannot be served; it is tried again every {RETRY:?}");
@@ -396,7 +411,7 @@ impl Daemon {
         let recovered = mem::take(&mut device.recovering);
         let attached = AttachedDevice { recovered, ..AttachedDevice::new(attachment, link_mtu_bytes) };
         device.state = AttachState::Attached(Box::new(attached));
-        device.last_problem = None;
+        (device.last_problem, device.proven) = (None, None);
         NetworkView { net: &mut self.net, devices: &mut self.devices }.set_addresses(id)?;
         self.tell_clients(&[NetworkChange::Link(id)]);
         self.watch_devices_at = Instant::now() + CLOSE_LOOK;

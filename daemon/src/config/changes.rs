@@ -105,17 +105,24 @@ impl Config {
             return;
         }
         for (device, new) in self.devices.iter_mut().zip(&new.devices) {
-            device.xdp_mode = new.xdp_mode;
-            device.copy_mode = new.copy_mode;
-            device.napi = new.napi;
-            device.umem_frames = new.umem_frames;
-            device.chunk_bytes = new.chunk_bytes;
-            device.rx_ring_entries = new.rx_ring_entries;
-            device.tx_ring_entries = new.tx_ring_entries;
-            device.fill_ring_entries = new.fill_ring_entries;
-            device.completion_ring_entries = new.completion_ring_entries;
-            device.queue_busy_ms = new.queue_busy_ms;
+            device.apply(new);
         }
+    }
+}
+
+impl DeviceConfig {
+    /// Takes over the options of a later config that can be applied while the daemon runs.
+    pub fn apply(&mut self, new: &Self) {
+        self.xdp_mode = new.xdp_mode;
+        self.copy_mode = new.copy_mode;
+        self.napi = new.napi;
+        self.umem_frames = new.umem_frames;
+        self.chunk_bytes = new.chunk_bytes;
+        self.rx_ring_entries = new.rx_ring_entries;
+        self.tx_ring_entries = new.tx_ring_entries;
+        self.fill_ring_entries = new.fill_ring_entries;
+        self.completion_ring_entries = new.completion_ring_entries;
+        self.queue_busy_ms = new.queue_busy_ms;
     }
 }
 

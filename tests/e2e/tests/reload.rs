@@ -62,5 +62,14 @@ pub(crate) fn a_wrong_config_changes_nothing(_: &Settings) -> Result<()> {
     ensure!(lab.log(Host::A)?.contains("device[0].window_packets"), "{}", lab.log(Host::A)?);
     ensure!(lab.ctl(Host::A, "status")?["devices"][0]["xdp_mode"] == "native", "a wrong config was applied");
     let _server = Server::start(&lab, Host::B, &[])?;
-    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])?;
+    // Right in itself, but not for this interface: veth has no zero-copy.
+    let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "3", "--json"])?;
+    let impossible = format!("{before}copy_mode = \"zerocopy\"\n");
+    reload(&lab, &impossible, "the new options cannot be applied: the earlier ones stay")?;
+    let serves = || Ok(lab.ctl(Host::A, "status")?["devices"][0]["state"] == "serving");
+    ensure!(within(SOON, serves)?, "{:#}", lab.ctl(Host::A, "status")?);
+    load.end(SOON)?.success()?;
+    // Named by the next reload as well.
+    reload(&lab, &before, "no change")
 }
