@@ -4,16 +4,11 @@
     reason = "the caller of a registration vouches for what no type can show: that the memory stays mapped"
 )]
 
-use std::{
-    ops::Range,
-    os::fd::{AsFd, BorrowedFd},
-    ptr::NonNull,
-    sync::Arc,
-};
+use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
 
 use roced_abi::control::{
-    DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply, MapAndRegMrRequest, MapMemory,
-    MapMemoryRequest, Refusal, RegMrReply, RegMrRequest,
+    Call, DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply, MapAndRegMrRequest, MapMemory,
+    MapMemoryRequest, Refusal, RegMrReply, RegMrRequest, origin,
 };
 
 use crate::{
@@ -87,7 +82,7 @@ impl ProgramRange {
         let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
         let (offset, length) = ((self.range.start - pages.start()) as u64, self.range.len() as u64);
         let request = MapAndRegMrRequest { memory: pages.request(), region: RegMrRequest { offset, length, ..region } };
-        match device.session.call_with::<MapAndRegMr>(request, pages.file()) {
+        match pages.call::<MapAndRegMr>(&device.session, request) {
             Ok(MapAndRegMrReply { memory, region }) => {
                 // SAFETY: the caller guarantees it.
                 Ok((unsafe { self.place(pages.mapped(device, memory)) }, region))
@@ -106,7 +101,7 @@ impl ProgramRange {
         }
         let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
         let offset = (self.range.start - pages.start()) as u64;
-        match device.session.call_with::<MapMemory>(pages.request(), pages.file()) {
+        match pages.call::<MapMemory>(&device.session, pages.request()) {
             // SAFETY: the caller guarantees it.
             Ok(Handle { handle }) => Ok((unsafe { self.place(pages.mapped(device, handle)) }, offset)),
             Err(error) => Err(pages.because_of(error)),
@@ -177,8 +172,12 @@ impl ProgramPages {
         self.0.pages.start
     }
 
-    fn file(&self) -> BorrowedFd<'_> {
-        self.0.file.as_fd()
+    fn call<C: Call>(&self, session: &DaemonSession, request: C::Request) -> Result<C::Reply> {
+        let file = self.0.file.as_fd();
+        match self.0.origin {
+            origin::PROXIED => session.call_proxied::<C>(request, file),
+            _ => session.call_with::<C>(request, file),
+        }
     }
 
     fn request(&self) -> MapMemoryRequest {

@@ -72,6 +72,8 @@ pub(crate) struct DaemonSession {
     /// Readable when an event waits, the socket has data, or the daemon is gone.
     readiness: Epoll,
     gone: AtomicBool,
+    /// The daemon has the descriptor of this process's memory.
+    proxies: AtomicBool,
 }
 
 impl DaemonSession {
@@ -108,6 +110,7 @@ impl DaemonSession {
             event_doorbell,
             readiness,
             gone: AtomicBool::new(false),
+            proxies: AtomicBool::new(false),
         };
         let hello = session.call::<Hello>(HelloRequest { version: VERSION, program: program_name() })?;
         if hello.version != VERSION {
@@ -141,6 +144,15 @@ impl DaemonSession {
     /// Makes a call that passes a file descriptor.
     pub(crate) fn call_with<C: Call>(&self, request: C::Request, fd: BorrowedFd<'_>) -> Result<C::Reply> {
         let (reply, _none) = self.call_beside::<C>(request, Some(fd))?;
+        Ok(reply)
+    }
+
+    /// Makes a call about proxied memory. The first passes `fd`, of the memory of this process; the
+    /// daemon would only have to close further ones.
+    pub(crate) fn call_proxied<C: Call>(&self, request: C::Request, fd: BorrowedFd<'_>) -> Result<C::Reply> {
+        let fd = (!self.proxies.load(Ordering::Relaxed)).then_some(fd);
+        let (reply, _none) = self.call_beside::<C>(request, fd)?;
+        self.proxies.store(true, Ordering::Relaxed);
         Ok(reply)
     }
 

@@ -99,7 +99,6 @@ impl CallHandler<'_, '_> {
     /// Maps memory of the client; returns its handle.
     fn map(&mut self, request: MapMemoryRequest, descriptor: Option<Descriptor>) -> Result<u32, Refused> {
         let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
-        let descriptor = descriptor.ok_or(bad_file(Errno::EBADF))?;
         let MapMemoryRequest { offset, bytes, writable, origin } = request;
         let whole = |number: u64| number.is_multiple_of(4096);
         let end = offset.checked_add(bytes).filter(|_| whole(bytes) && bytes > 0);
@@ -130,7 +129,7 @@ impl CallHandler<'_, '_> {
         let mapped = if kind == MemoryKind::Proxied {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
-            descriptor.into_shared_file().and_then(|file| {
+            descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_shared_file).and_then(|file| {
                 ClientMemory::map(&file, offset..end, writable == 1, kind, room)
                     .map(|memory| Arc::new(memory.of(self.session)).into())
             })
@@ -142,10 +141,11 @@ impl CallHandler<'_, '_> {
         Ok(self.add_memory(mapped))
     }
 
-    /// Memory that stays where it is. A session has that of one process: the first one's.
+    /// Memory that stays where it is. A session has that of one process: the first one's, which
+    /// passed the descriptor.
     fn keep(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Option<Descriptor>,
         range: Range<u64>,
         writable: bool,
         room: Room,
@@ -156,7 +156,7 @@ impl CallHandler<'_, '_> {
         if let Some((copy_thread, _)) = &self.objects.copy_thread {
             return keep(copy_thread);
         }
-        let copy_thread = CopyThread::new(descriptor)?;
+        let copy_thread = CopyThread::new(descriptor.ok_or(Errno::EBADF)?)?;
         let reached = keep(&copy_thread)?;
         self.objects.copy_thread = Some((copy_thread, room));
         Ok(reached)

@@ -31,8 +31,8 @@ pub mod origin {
     pub const MIGRATED: u32 = 1;
     /// Memory that the program itself shares.
     pub const FILE_BACKED: u32 = 2;
-    /// Memory of the program that no other process can map: it stays in place. The descriptor is of
-    /// `/proc/self/mem`.
+    /// Memory of the program that no other process can map: it stays in place. The descriptor, of
+    /// `/proc/self/mem`, goes with the first of a session alone.
     pub const PROXIED: u32 = 3;
 }
 
