@@ -174,6 +174,16 @@ pub(crate) unsafe extern "C" fn query_ece(_qp: *mut QpFace, ece: *mut Ece) -> c_
 }
 
 /// `ibv_query_qp_data_in_order`: data of a message arrives in ascending order, its last byte last.
-pub(crate) extern "C" fn data_in_order(_qp: *mut QpFace, _operation: u32, _flags: u32) -> c_int {
-    1
+pub(crate) extern "C" fn data_in_order(_qp: *mut QpFace, _operation: u32, flags: u32) -> c_int {
+    /// Bits of `enum ibv_query_qp_data_in_order_flags`; without the first the answer is yes or no.
+    const RETURN_CAPS: u32 = 1 << 0;
+    const DEVICE_ONLY: u32 = 1 << 1;
+    /// Bits of `enum ibv_query_qp_data_in_order_caps`: the first implies the second.
+    const WHOLE_MESSAGE: c_int = 1 << 0;
+    const ALIGNED_128_BYTES: c_int = 1 << 1;
+    match flags {
+        flags if flags & !(RETURN_CAPS | DEVICE_ONLY) != 0 => 0,
+        flags if flags & RETURN_CAPS != 0 => WHOLE_MESSAGE | ALIGNED_128_BYTES,
+        _ => 1,
+    }
 }
