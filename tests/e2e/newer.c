@@ -62,6 +62,21 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	CHECK(ibv_dealloc_pd(stranger) == 0);
 }
 
+/* Rights of FLUSH, also for persistent memory: drivers grant the queue pair either, whatever regions can have. */
+static void flush_rights(struct ibv_context *context, struct ibv_pd *pd)
+{
+	enum { GLOBAL = 1 << 8, PERSISTENT = 1 << 9 };
+	static unsigned char memory[64];
+	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(cq && qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | GLOBAL | PERSISTENT };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+	CHECK(!ibv_reg_mr_iova2(pd, memory, sizeof memory, 0, IBV_ACCESS_LOCAL_WRITE | PERSISTENT) && errno == EINVAL);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
 int main(int count, char **arguments)
 {
 	static unsigned char memory[10000];
@@ -95,6 +110,7 @@ int main(int count, char **arguments)
 	attr.comp_mask = 0;
 	CHECK(!reg_mr_ex(pd, &attr) && errno == EINVAL);
 	buffers(context, pd, reg_mr_ex);
+	flush_rights(context, pd);
 	int (*in_order)(void *, int, uint32_t) = find("ibv_query_qp_data_in_order", "IBVERBS_1.14");
 	/* Yes; both capabilities, with RETURN_CAPS; no, for an unknown flag. */
 	CHECK(in_order(NULL, IBV_WR_SEND, 0) == 1 && in_order(NULL, IBV_WR_SEND, 1) == 3 && in_order(NULL, IBV_WR_SEND, 4) == 0);

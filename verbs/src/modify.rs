@@ -23,6 +23,9 @@ const PATH_MIG_STATE: u32 = 1 << 18;
 const CAP: u32 = 1 << 19;
 /// `IBV_MIG_MIGRATED`: there is no other path.
 const MIGRATED: u32 = 0;
+/// `IBV_ACCESS_FLUSH_PERSISTENT`: a queue pair may have the right, which changes nothing, because
+/// no memory region can.
+const FLUSH_PERSISTENT: u32 = 1 << 9;
 /// Kilobits a second are 125 bytes a second.
 const BYTES_PER_KILOBIT: u64 = 125;
 
@@ -57,7 +60,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
     let mut to = QpAttributes {
         state: attr.qp_state,
         current_state: attr.cur_qp_state,
-        access: attr.qp_access_flags,
+        access: attr.qp_access_flags & !FLUSH_PERSISTENT,
         dest_qpn: attr.dest_qp_num,
         rq_psn: attr.rq_psn & 0x00ff_ffff,
         sq_psn: attr.sq_psn & 0x00ff_ffff,
