@@ -41,6 +41,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &CtlArgs) -> anyhow::Result<()> {
     let daemon = DaemonSocket::at(&cli.socket);
+    anyhow::ensure!(
+        !cli.json || !matches!(cli.command, CtlCommand::Metrics { .. }),
+        "metrics have one form, the text that Prometheus reads: --json is for status, qps, counters and device"
+    );
     let text = match &cli.command {
         CtlCommand::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
         CtlCommand::Qps { counters } => {

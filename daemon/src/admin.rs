@@ -24,8 +24,8 @@ use nix::sys::{
 };
 use roced_report::{Problem, Question};
 
-/// Operators connected at a time; more are turned away. Each is a person or a script, and a
-/// connection is soon over.
+/// Operators connected at a time; more wait in the kernel's queue until one has left. Each is a
+/// person or a script, and a connection is soon over.
 const CONNECTIONS_MAX: usize = 16;
 
 /// Bytes of a question; the longest is a few dozen.
@@ -83,6 +83,7 @@ impl Admin {
     /// Performs all work that does not wait. `answer` gets a question and the user that asks, and
     /// returns the JSON of the answer, without a line end.
     pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(Question, u32) -> Result<String, Problem>) {
+        let was_full = self.is_full();
         let mut events = [EpollEvent::empty(); CONNECTIONS_MAX + 1];
         // A failure (EINTR) leaves the set readable: we are called again.
         let ready = self.epoll.wait(&mut events, nix::sys::epoll::EpollTimeout::ZERO).unwrap_or(0);
@@ -101,12 +102,24 @@ impl Admin {
             }
         }
         self.connections.retain(|(_, connection)| connection.deadline > now);
+        if self.is_full() != was_full {
+            let interest = if self.is_full() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
+            let mut event = EpollEvent::new(interest, LISTENER);
+            self.epoll.modify(&self.listener, &mut event).expect("a watched socket can be watched otherwise");
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections.len() == CONNECTIONS_MAX
     }
 
     fn accept(&mut self, now: Instant) {
+        if self.is_full() {
+            return;
+        }
         // Any failure concerns one operator, or passes: the set stays readable then.
         let Ok((stream, _)) = self.listener.accept() else { return };
-        if self.connections.len() == CONNECTIONS_MAX || stream.set_nonblocking(true).is_err() {
+        if stream.set_nonblocking(true).is_err() {
             return;
         }
         let Ok(user) = getsockopt(&stream, PeerCredentials) else { return };
@@ -306,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_without_end_and_one_operator_too_many_are_turned_away() {
+    fn a_question_without_end_is_turned_away_and_one_operator_too_many_waits() {
         served(
             |_, _| Ok("1".into()),
             |path| {
@@ -319,8 +332,15 @@ mod tests {
                 for stream in &mut all {
                     assert_eq!(ask(stream, "\"status\"\n"), "1\n");
                 }
-                let mut one_more = UnixStream::connect(path).expect("connect");
-                assert_eq!(one_more.read(&mut [0; 8]).expect("end of file"), 0);
+                let mut one_more = BufReader::new(UnixStream::connect(path).expect("connect"));
+                one_more.get_ref().set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+                one_more.get_mut().write_all(b"\"status\"\n").expect("write");
+                let mut line = String::new();
+                assert!(one_more.read_line(&mut line).is_err(), "{line}");
+                one_more.get_ref().set_read_timeout(None).expect("none");
+                all.pop();
+                one_more.read_line(&mut line).expect("an answer");
+                assert_eq!(line, "1\n");
             },
         );
     }
