@@ -19,6 +19,7 @@ mod abi;
 mod absent;
 mod acknowledge;
 mod ah;
+mod buf;
 mod channel;
 mod context;
 mod cq;

@@ -23,6 +23,9 @@ const PATH_MIG_STATE: u32 = 1 << 18;
 const CAP: u32 = 1 << 19;
 /// `IBV_MIG_MIGRATED`: there is no other path.
 const MIGRATED: u32 = 0;
+/// `IBV_ACCESS_FLUSH_PERSISTENT`: a queue pair may have the right, which changes nothing, because
+/// no memory region can.
+const FLUSH_PERSISTENT: u32 = 1 << 9;
 /// Kilobits a second are 125 bytes a second.
 const BYTES_PER_KILOBIT: u64 = 125;
 
@@ -57,7 +60,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
     let mut to = QpAttributes {
         state: attr.qp_state,
         current_state: attr.cur_qp_state,
-        access: attr.qp_access_flags,
+        access: attr.qp_access_flags & !FLUSH_PERSISTENT,
         dest_qpn: attr.dest_qp_num,
         rq_psn: attr.rq_psn & 0x00ff_ffff,
         sq_psn: attr.sq_psn & 0x00ff_ffff,
@@ -174,6 +177,16 @@ pub(crate) unsafe extern "C" fn query_ece(_qp: *mut QpFace, ece: *mut Ece) -> c_
 }
 
 /// `ibv_query_qp_data_in_order`: data of a message arrives in ascending order, its last byte last.
-pub(crate) extern "C" fn data_in_order(_qp: *mut QpFace, _operation: u32, _flags: u32) -> c_int {
-    1
+pub(crate) extern "C" fn data_in_order(_qp: *mut QpFace, _operation: u32, flags: u32) -> c_int {
+    /// Bits of `enum ibv_query_qp_data_in_order_flags`; without the first the answer is yes or no.
+    const RETURN_CAPS: u32 = 1 << 0;
+    const DEVICE_ONLY: u32 = 1 << 1;
+    /// Bits of `enum ibv_query_qp_data_in_order_caps`: the first implies the second.
+    const WHOLE_MESSAGE: c_int = 1 << 0;
+    const ALIGNED_128_BYTES: c_int = 1 << 1;
+    match flags {
+        flags if flags & !(RETURN_CAPS | DEVICE_ONLY) != 0 => 0,
+        flags if flags & RETURN_CAPS != 0 => WHOLE_MESSAGE | ALIGNED_128_BYTES,
+        _ => 1,
+    }
 }

@@ -10,6 +10,7 @@ use roced_client::{Access, MemoryRegion, Reregistration};
 
 use crate::{
     abi::object::{Mr as Face, Pd as PdFace},
+    buf::Buf,
     errno::{self, Errno, Result},
     object::Object,
     pd::Pd,
@@ -79,19 +80,43 @@ pub(crate) struct MrInitAttr {
     addr: *mut c_void,
 }
 
+/// The same of rdma-core 65.
+#[repr(C)]
+struct MrInitAttrOfBuf {
+    common: MrInitAttr,
+    fd: c_int,
+    fd_offset: u64,
+    dmah: *mut c_void,
+    buf: *mut Buf,
+}
+
 /// Bits of `enum ibv_mr_init_attr_mask`.
 const IOVA: u64 = 1 << 0;
 const ADDRESS: u64 = 1 << 1;
+const FD: u64 = 1 << 2;
+const FD_OFFSET: u64 = 1 << 3;
+const BUF: u64 = 1 << 5;
 
-/// `ibv_reg_mr_ex`, for memory of the program: no dma-buf, no DMA handle, no buffer of a provider.
+/// `ibv_reg_mr_ex`, for memory of the program and buffers: no dma-buf, no DMA handle.
 pub(crate) unsafe extern "C" fn register_ex(pd: *mut PdFace, attributes: *mut MrInitAttr) -> *mut Face {
     // SAFETY: the program's attributes, which it has filled as far as the mask says.
     let MrInitAttr { length, access, comp_mask, iova, addr } = unsafe { attributes.read() };
-    if comp_mask & !(IOVA | ADDRESS) != 0 {
+    let of_buf = comp_mask & BUF != 0;
+    if of_buf && comp_mask & (FD | FD_OFFSET) != 0 {
+        return errno::pointer(Err(Errno::INVALID));
+    }
+    if comp_mask & !(IOVA | ADDRESS | BUF) != 0 {
         return errno::pointer(Err(Errno::UNSUPPORTED));
     }
     if comp_mask & ADDRESS == 0 {
         return errno::pointer(Err(Errno::INVALID));
+    }
+    if of_buf {
+        // SAFETY: a program that knows the bit passes the larger struct, and a buffer of ours in it.
+        let buf = unsafe { &*(*attributes.cast::<MrInitAttrOfBuf>()).buf };
+        if let Err(errno) = buf.check(pd, addr, length) {
+            return errno::pointer(Err(errno));
+        }
     }
     let iova = if comp_mask & IOVA == 0 { addr.addr() as u64 } else { iova };
     // SAFETY: as the program vouches.

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt as _, symlink},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -83,26 +83,69 @@ pub(crate) fn devices_are_listed(_: &Settings) -> Result<()> {
 pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let folder = tempfile::tempdir()?;
-    let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
-    let library = Path::new(which.trim()).parent().context("a folder")?.join("libibverbs.so");
-    symlink(library, folder.path().join("libibverbs.so.1"))?;
+    symlink(built_library(&lab)?, folder.path().join("libibverbs.so.1"))?;
     let path = format!("LD_LIBRARY_PATH={}", folder.path().display());
     let listed = lab.run(Host::A, "env", &[&path, "ibv_devices"], SOON)?.success()?;
     ensure!(listed.contains("roce0"), "{listed}");
     Ok(())
 }
 
+/// The library that `roce-run` takes.
+fn built_library(lab: &Lab) -> Result<PathBuf> {
+    let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
+    Ok(Path::new(which.trim()).parent().context("a folder")?.join("libibverbs.so"))
+}
+
 /// Programs that open the library by either name, as NCCL does, get this one and not the system's,
-/// which is beside it where its development package is installed.
+/// whether the development package's `libibverbs.so` is installed or not; with each symbol of
+/// rdma-core's newest release by its version, preloaded or by the search path.
 pub(crate) fn programs_that_open_the_library(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let folder = tempfile::tempdir()?;
-    let program = compile("tests/e2e/opener.c", folder.path())?;
+    let program = compile_without_libraries("tests/e2e/opener.c", folder.path())?;
+    let list = repository().join("verbs/rdma-core-symbols").display().to_string();
+    let installed = system_libraries()?;
+    // As packages install it.
+    let library = built_library(&lab)?;
     for name in ["libibverbs.so", "libibverbs.so.1"] {
-        let told = run(&lab, Host::A, &program, &[name, "roce0"])?.success()?;
-        ensure!(told.contains("opened roce0"), "{told}");
+        symlink(&library, folder.path().join(name))?;
+    }
+    let path = format!("LD_LIBRARY_PATH={}", folder.path().display());
+    for link in ["present", "absent"] {
+        // A view of the system's libraries with the link, or without, in a mount namespace.
+        let scratch = folder.path().join(link);
+        let way = format!(
+            "mkdir {scratch} 2>/dev/null; mount -t tmpfs none {scratch} && mkdir {scratch}/above {scratch}/work && \
+             mount -t overlay overlay -o lowerdir={installed},upperdir={scratch}/above,workdir={scratch}/work {installed} && \
+             rm -f {installed}/libibverbs.so && {link} && \"$@\"",
+            scratch = scratch.display(),
+            link = if link == "present" {
+                format!("ln -s libibverbs.so.1 {installed}/libibverbs.so")
+            } else {
+                "true".to_owned()
+            },
+        );
+        for name in ["libibverbs.so", "libibverbs.so.1"] {
+            for found in [&["roce-run"][..], &["env", &path]] {
+                let opener = [found, &[&program, name, "roce0", &list]].concat();
+                let words = [&["--mount", "sh", "-c", &way, "-"], &opener[..]].concat();
+                let told = lab.run(Host::A, "unshare", &words, LIMIT)?.success()?;
+                let all = told.starts_with("0 of ") && told.contains("opened roce0");
+                ensure!(all, "{name}, the link {link}, {found:?}: {told}");
+            }
+        }
     }
     Ok(())
+}
+
+/// Folder of the system's `libibverbs.so.1`.
+fn system_libraries() -> Result<String> {
+    let cache = Command::new("ldconfig").arg("-p").output()?;
+    let cache = String::from_utf8(cache.stdout)?;
+    let line = cache.lines().find(|line| line.contains("libibverbs.so.1 ") && !line.contains("/roced/"));
+    let file = line.and_then(|line| line.split("=> ").nth(1)).context("the system has no libibverbs.so.1")?;
+    let folder = fs::canonicalize(Path::new(file).parent().context("a folder")?)?;
+    Ok(folder.display().to_string())
 }
 
 /// Programs that were built with a newer rdma-core start, and find its functions.
@@ -287,10 +330,19 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
 
 /// Compiles a program in C, `source` of the repository, into `folder`.
 pub(crate) fn compile(source: &str, folder: &Path) -> Result<String> {
+    compile_with(source, folder, &["-libverbs", "-lpthread"])
+}
+
+/// A program that opens libraries when it runs.
+fn compile_without_libraries(source: &str, folder: &Path) -> Result<String> {
+    compile_with(source, folder, &[])
+}
+
+fn compile_with(source: &str, folder: &Path, libraries: &[&str]) -> Result<String> {
     let source = repository().join(source);
     let program = folder.join(source.file_stem().context("a file")?).display().to_string();
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(["-libverbs", "-lpthread"]);
+    compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(libraries);
     Program::run(compiler, LIMIT)?.success()?;
     Ok(program)
 }
