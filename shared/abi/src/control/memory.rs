@@ -49,7 +49,7 @@ bodies! {
     MapAndRegMrRequest {
         /// The memory.
         memory: MapMemoryRequest,
-        /// The region; its field `memory` is 0.
+        /// The region; its field `memory` is ignored.
         region: RegMrRequest,
     }
     /// Mapped memory and the region in it.
