@@ -113,18 +113,6 @@ fn proxied_bytes(served: &Served) -> u64 {
     served.on_control_thread(|clients, _| clients.reports().map(|report| report.memory.proxied_bytes).sum())
 }
 
-/// Descriptors of a client are closed by threads, and a user may have few of them at it.
-#[test]
-fn registering_again_and_again_is_no_fault() {
-    let served = Served::start();
-    let device = Device::open_at(&served.socket, DEVICE).expect("the device");
-    let pd = device.protection_domain().expect("a domain");
-    let memory = Private::of_file(4096);
-    for time in 0..5000 {
-        memory.register(&pd, all()).unwrap_or_else(|error| panic!("registration {time}: {error}"));
-    }
-}
-
 /// The key of the config, and the error of the program.
 #[test]
 fn a_config_may_forbid_it() {
@@ -494,7 +482,10 @@ fn descriptors_of_anything_else_are_refused() {
     ] {
         assert_eq!(raw.call_with::<MapMemory>(request, &[fd]).expect_err("nothing is there").0, Refusal::BadFile);
     }
+    assert_eq!(raw.call_with::<MapMemory>(request, &[]).expect_err("none was passed").0, Refusal::BadFile);
     raw.call_with::<MapMemory>(request, &[fd]).expect("memory of this very process");
+    // The daemon has it from now on, and would only have to close another one.
+    raw.call_with::<MapMemory>(request, &[]).expect("the same memory");
 }
 
 /// Operations forbidden to the program itself are forbidden to its peers.
