@@ -414,6 +414,7 @@ impl Net {
                 changes.push(NetworkChange::Link(*device));
             }
             let gids = link.map_or_else(Vec::new, |_| self.mirror.addresses.gids(seen.ifindex, links));
+            self.memberships.follow(*device, &gids, |index| removed.contains(&index) || links.get(index).is_none());
             if seen.gids.update(&gids) {
                 info!(interface = seen.name, gids = seen.gids.entries().count(), "GIDs changed");
                 changes.push(NetworkChange::Gids(*device));

@@ -291,6 +291,47 @@ fn the_kernel_is_a_member_of_a_group_while_a_queue_pair_is_attached() {
     }
 }
 
+/// Also with a VLAN, and if the next interface has the index of the earlier one.
+#[test]
+fn groups_are_joined_again_on_an_interface_that_returns() {
+    let Some((a, b)) = two_hosts() else { return };
+    let has_vlan = a.add_vlan("eth0", 7);
+    if has_vlan {
+        a.ip("address add 10.7.0.1/24 dev eth0.7");
+    }
+    let mut net = open(&a);
+    let mut groups = vec![("10.1.0.1", "239.1.2.3", "eth0"), ("fd01::1", "ff0e::1:203", "eth0")];
+    if has_vlan {
+        groups.push(("10.7.0.1", "239.1.2.3", "eth0.7"));
+    }
+    let joined = groups.iter().map(|(source, group, _)| (net.gid(0, source), group.parse().expect("an address")));
+    let joined: Vec<(GidTableEntry, IpAddr)> = joined.collect();
+    for (source, group) in &joined {
+        a.inside(|| net.net.join(DeviceId(0), source, *group)).expect("the kernel joins");
+    }
+    let index = net.device().ifindex;
+    for next in [index + 50, index + 50, index] {
+        a.ip("link del eth0");
+        a.ip(&format!("link add eth0 index {next} type veth peer name eth0 netns {}", b.name()));
+        a.ip("link set eth0 up");
+        b.ip("link set eth0 up");
+        a.ip("address add 10.1.0.1/24 dev eth0");
+        a.ip("address add fd01::1/64 dev eth0");
+        if has_vlan {
+            a.add_vlan("eth0", 7);
+            a.ip("address add 10.7.0.1/24 dev eth0.7");
+        }
+        for (_, group, interface) in &groups {
+            let is_member = |_: &Watched| a.is_member(group, interface);
+            a.inside(|| net.until(&format!("{group} is joined again on {interface}"), is_member));
+        }
+    }
+    for ((source, address), (_, group, interface)) in joined.iter().zip(&groups) {
+        net.net.leave(DeviceId(0), source, *address);
+        assert!(!a.is_member(group, interface), "{group} on {interface} is left by the GID of the earlier interface");
+    }
+}
+
 /// The kernel gives a socket twenty groups of IPv4 unless told otherwise; that is no limit of ours.
 #[test]
 fn there_may_be_more_groups_than_one_socket_has_and_a_refusal_is_told() {

@@ -183,6 +183,7 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
     Ok(())
 }
 
-fn is_member(lab: &Lab, host: Host, group: &str) -> Result<bool> {
+/// Whether the kernel of `host` is a member of a multicast group.
+pub(crate) fn is_member(lab: &Lab, host: Host, group: &str) -> Result<bool> {
     Ok(lab.run(host, "ip", &["maddr", "show", "dev", "eth0"], SOON)?.success()?.contains(group))
 }
