@@ -372,3 +372,66 @@ fn program_name() -> [u8; 16] {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use nix::sys::socket::socketpair;
+    use roced_abi::control::MapAndRegMr;
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    /// Answers calls until the client is gone, with the next of `statuses`; returns the number of
+    /// descriptors beside each.
+    fn daemon(socket: &OwnedFd, statuses: &[u32]) -> Vec<usize> {
+        let (mut bytes, mut space) = ([0; MESSAGE_BYTES], cmsg_space!([RawFd; FDS_MAX]));
+        let mut seen = Vec::new();
+        loop {
+            let mut pieces = [IoSliceMut::new(&mut bytes)];
+            let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut space), MsgFlags::empty());
+            let received = received.expect("receive");
+            if received.bytes == 0 {
+                return seen;
+            }
+            let mut fds = Vec::new();
+            for message in received.cmsgs().expect("control messages") {
+                if let ControlMessageOwned::ScmRights(raw) = message {
+                    // SAFETY: the kernel has just created them for this process.
+                    fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+            }
+            let call = Message::read_from_bytes(&bytes).expect("a message");
+            let mut reply = if call.header.op == Hello::OP {
+                let hello = HelloReply { version: VERSION, ..HelloReply::new_zeroed() };
+                Message::new(Hello::OP, call.header.sequence, &hello)
+            } else {
+                Message::new(call.header.op, call.header.sequence, &[0u64; 2])
+            };
+            reply.header.status = statuses[seen.len()];
+            seen.push(fds.len());
+            let pieces = [IoSlice::new(reply.as_bytes())];
+            sendmsg::<()>(socket.as_raw_fd(), &pieces, &[], MsgFlags::empty(), None).expect("send");
+        }
+    }
+
+    #[test]
+    fn the_descriptor_of_proxied_memory_is_passed_until_the_daemon_has_it() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let refusal = control::Refusal::Memory as u32;
+        let passed = thread::scope(|scope| {
+            let daemon = scope.spawn(move || daemon(&theirs, &[0, refusal, 0, 0, 0]));
+            let (session, _) = DaemonSession::over(ours).expect("a session");
+            let (file, request) = (io::stdin(), || FromZeros::new_zeroed());
+            session.call_proxied::<MapAndRegMr>(request(), file.as_fd()).expect_err("it is refused");
+            for _ in 0..3 {
+                session.call_proxied::<MapAndRegMr>(request(), file.as_fd()).expect("it succeeds");
+            }
+            drop(session);
+            daemon.join().expect("the daemon ended well")
+        });
+        assert_eq!(passed, [0, 1, 1, 0, 0]);
+    }
+}

@@ -35,13 +35,15 @@ use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, Status, WorkerId};
 /// A NIC queue that delivers all frames to one queue, as with an RSS of one queue.
 struct Loop {
     queue: u32,
+    can_transmit: bool,
     frames: Arc<ArrayQueue<Vec<u8>>>,
     socket: EventFd,
 }
 
 impl Loop {
     fn new(queue: u32, frames: &Arc<ArrayQueue<Vec<u8>>>) -> Self {
-        Self { queue, frames: Arc::clone(frames), socket: EventFd::new().expect("an eventfd") }
+        let socket = EventFd::new().expect("an eventfd");
+        Self { queue, can_transmit: true, frames: Arc::clone(frames), socket }
     }
 }
 
@@ -52,6 +54,7 @@ impl Wire for Loop {
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
+        assert!(self.can_transmit, "the driver has no TX queue for it");
         if self.frames.is_full() {
             return Err(EmitError::Full);
         }
@@ -64,6 +67,10 @@ impl Wire for Loop {
 impl Nic for Loop {
     fn queue(&self) -> u32 {
         self.queue
+    }
+
+    fn can_transmit(&self) -> bool {
+        self.can_transmit
     }
 
     fn rx_burst(&mut self, budget: usize, mut on_frame: impl FnMut(&Segments<'_>)) -> usize {
@@ -168,6 +175,24 @@ fn a_worker_gives_its_queues_back_and_goes_on_with_others() {
     assert_eq!(rig.set_queues(WorkerId(0), DeviceId(0), queues()).len(), 0);
     assert_eq!(client.wait().status, 0);
     write(&mut client, 1, 100_000);
+    rig.stop();
+}
+
+/// As those that virtio-net adds while an XDP program is attached.
+#[test]
+fn a_worker_sends_only_by_queues_that_can_and_receives_by_all() {
+    // The frames arrive on the queue that does not send.
+    let frames = Arc::new(ArrayQueue::new(256));
+    let queues = || {
+        let of = |queue, can_transmit| Loop { can_transmit, ..Loop::new(queue, &frames) };
+        vec![of(1, true), of(2, true), of(0, false), of(3, false)]
+    };
+    let mut rig = Rig::start(&[(0, 0)], Policy::Yield, |_| queues(), Worker::run);
+    let mut client = rig.client(0, 1 << 20, &[0; 16]);
+    for (flow, pair) in (0..).zip([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]) {
+        rig.connect(&client.qps[pair[0]], &client.qps[pair[1]], Egress::Nic { flow });
+        write(&mut client, pair[0], 10_000);
+    }
     rig.stop();
 }
 
