@@ -93,6 +93,12 @@ impl Admin {
                 continue;
             }
             let Some(at) = self.connections.iter().position(|(number, _)| *number == event.data()) else { continue };
+            // Nobody waits for the answer any more: what was asked for is not done behind the
+            // operator's back. One that only asks nothing further has half a connection.
+            if event.events().contains(EpollFlags::EPOLLHUP) {
+                self.connections.swap_remove(at);
+                continue;
+            }
             match self.connections[at].1.proceed(now, &mut answer) {
                 Ok(interest) => self.watch(at, interest),
                 Err(_gone) => {
@@ -306,6 +312,33 @@ mod tests {
             answer,
             format!("\"DeviceRemove(\\\"roce0\\\") {}\"\n", nix::unistd::geteuid()).replace("\\\"", "\"")
         );
+    }
+
+    /// `rocectl` gives up after a while, for example because the daemon was stopped by a debugger.
+    #[test]
+    fn a_question_of_somebody_who_has_left_is_not_executed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        let mut admin = Admin::open(&path).expect("a socket");
+        let left = |admin: &mut Admin| {
+            let mut asked = 0;
+            for _ in 0..10 {
+                admin.serve(Instant::now(), |_, _| {
+                    asked += 1;
+                    Ok("1".into())
+                });
+            }
+            asked
+        };
+        let mut gone = UnixStream::connect(&path).expect("connect");
+        gone.write_all(b"\"status\"\n").expect("write");
+        drop(gone);
+        assert_eq!(left(&mut admin), 0);
+        let mut waits = UnixStream::connect(&path).expect("connect");
+        waits.write_all(b"\"status\"\n").expect("write");
+        waits.shutdown(std::net::Shutdown::Write).expect("shut down");
+        assert_eq!(left(&mut admin), 1);
+        assert_eq!(BufReader::new(waits).lines().next().expect("a line").expect("read"), "1");
     }
 
     #[test]
