@@ -79,8 +79,13 @@ impl Connection {
         };
         let Incoming { length, truncated, mut descriptors } = incoming;
         let descriptor = descriptors.pop();
-        if truncated || !descriptors.is_empty() {
+        if !descriptors.is_empty() || truncated && descriptor.is_some() {
             return ReceivedCall::Broken("more file descriptors than a request may have");
+        }
+        if truncated {
+            return ReceivedCall::Broken(
+                "a file descriptor that cannot be taken: too many of its user's are being closed, or roced has too many open",
+            );
         }
         match (length, Message::read_from_bytes(&bytes[..length])) {
             (0, _) => ReceivedCall::Closed,
