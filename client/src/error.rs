@@ -144,6 +144,12 @@ pub enum Error {
         /// GID of the peer.
         gid: crate::Gid,
     },
+    /// The link of the device, or that of the peer, is too narrow for RoCE.
+    #[error("no path MTU: {whose} link carries not even 256 bytes of payload: raise the MTU of its interface")]
+    NoPathMtu {
+        /// "this device's" or "the peer's".
+        whose: &'static str,
+    },
     /// The GID table of the device is empty at that index.
     #[error("the device has no GID at index {index}: `rocectl status` shows the table")]
     NoSuchGid {

@@ -48,6 +48,9 @@ impl Opened {
         if !port.active {
             bail!("the link of {name} is down");
         }
+        if port.active_mtu_bytes == 0 {
+            bail!("the link of {name} carries not even 256 bytes of payload: raise the MTU of its interface");
+        }
         let gids = device
             .gids()?
             .iter()
@@ -146,6 +149,8 @@ pub(crate) enum SessionEvent {
 /// The objects of one side of a run.
 #[derive(Debug)]
 pub(crate) struct RunSession {
+    device: Device,
+    device_name: String,
     /// The queue pairs.
     pub(crate) qps: Vec<QueuePair>,
     /// The memory.
@@ -176,7 +181,9 @@ impl RunSession {
             .collect::<roced_client::Result<Vec<QueuePair>>>()
             .with_context(|| format!("making {} queue pairs", needs.qps))?;
         let numbers = qps.iter().enumerate().map(|(index, qp)| (qp.qpn(), index)).collect();
-        Ok(Self { qps, memory, gid, cq, numbers, reaped: vec![Completion::EMPTY; REAPED_MAX] })
+        let (device, device_name) = (opened.device.clone(), opened.name.clone());
+        let reaped = vec![Completion::EMPTY; REAPED_MAX];
+        Ok(Self { device, device_name, qps, memory, gid, cq, numbers, reaped })
     }
 
     /// Description of each queue pair for the peer. `offers` selects the part of the memory that
@@ -241,12 +248,23 @@ impl RunSession {
         self.translate(taken, events)
     }
 
+    /// Where work failed, and whether that was the device.
+    fn failure(&self, qp: usize, status: roced_client::Status) -> String {
+        let link_is_down = self.device.port().is_ok_and(|port| !port.active);
+        let link = if link_is_down {
+            format!("; the link of {} is down: `rocectl status` says more", self.device_name)
+        } else {
+            String::new()
+        };
+        format!("queue pair {qp} of the run: {status:?}{link}")
+    }
+
     fn translate(&self, taken: usize, events: &mut Vec<SessionEvent>) -> anyhow::Result<()> {
         events.clear();
         for completion in &self.reaped[..taken] {
             let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
             // The status by its verbs name; the error itself describes it.
-            completion.ok().with_context(|| format!("queue pair {qp} of the run: {:?}", completion.status))?;
+            completion.ok().with_context(|| self.failure(qp, completion.status))?;
             events.push(match completion.op {
                 CompletionOp::Recv | CompletionOp::RecvWriteImm => SessionEvent::Received {
                     qp,

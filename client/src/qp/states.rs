@@ -63,7 +63,7 @@ impl QueuePair {
         };
         let path_mtu_bytes = match options.path_mtu_bytes {
             Some(bytes) => bytes,
-            None => device.port()?.active_mtu_bytes.min(remote.mtu_bytes),
+            None => common_path_mtu(device.port()?.active_mtu_bytes, remote.mtu_bytes)?,
         };
         let acknowledged = match self.service {
             ServiceType::Rc => attribute::MAX_DEST_RD_ATOMIC | attribute::MIN_RNR_TIMER,
@@ -243,4 +243,26 @@ impl QueuePair {
 
 fn is_drained(ring: &mut ProducerRing, entries: u32) -> Result<bool> {
     ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+}
+
+/// The largest path MTU that both links carry.
+fn common_path_mtu(ours: u32, theirs: u32) -> Result<u32> {
+    match (ours, theirs) {
+        (0, _) => Err(Error::NoPathMtu { whose: "this device's" }),
+        (_, 0) => Err(Error::NoPathMtu { whose: "the peer's" }),
+        _ => Ok(ours.min(theirs)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_without_a_path_mtu_is_named() {
+        assert_eq!(common_path_mtu(1024, 4096).expect("both carry it"), 1024);
+        let refused = |ours, theirs| common_path_mtu(ours, theirs).expect_err("one carries none").to_string();
+        assert!(refused(0, 1024).contains("this device's"), "{}", refused(0, 1024));
+        assert!(refused(1024, 0).contains("the peer's"), "{}", refused(1024, 0));
+    }
 }
