@@ -258,6 +258,16 @@ impl Error {
         matches!(self, Self::DaemonGone | Self::DaemonSilent { .. } | Self::Protocol { .. })
     }
 
+    /// True if memory was refused because there are no atomic operations there: without that right
+    /// it may be registered.
+    pub fn is_without_atomics(&self) -> bool {
+        let refused = matches!(
+            self,
+            Self::Refused { call: "RegMr" | "MapAndRegMr" | "ReregMr", refusal: Refusal::NotSupported, .. }
+        );
+        refused || matches!(self, Self::NoPageExchange { .. } | Self::StaysInPlace { .. })
+    }
+
     pub(crate) const fn kernel(call: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Kernel { call, errno }
     }

@@ -60,7 +60,7 @@ impl Backing {
 
     /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is
     /// atomic.
-    pub fn bears(&self, bits: u32) -> bool {
+    pub fn supports(&self, bits: u32) -> bool {
         matches!(self, Self::Mapped(_)) || bits & access::REMOTE_ATOMIC == 0
     }
 

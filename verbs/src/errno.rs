@@ -45,12 +45,19 @@ impl From<Error> for Errno {
     }
 }
 
-/// Writes the cause and the remedy to stderr, which a number cannot carry, if the program's user
-/// asked for warnings. A full queue is no failure: programs post until it is.
+/// Writes the cause and the remedy to stderr, which a number cannot carry. A full queue is no
+/// failure: programs post until it is.
 fn explain(error: &Error) {
+    if !matches!(error, Error::QueueFull { .. }) {
+        warn(&error.to_string());
+    }
+}
+
+/// Writes to stderr if the program's user asked for warnings.
+pub(crate) fn warn(text: &str) {
     static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
-    if *WANTED && !matches!(error, Error::QueueFull { .. }) {
-        let _ = writeln!(io::stderr(), "libibverbs (roced): {error}");
+    if *WANTED {
+        let _ = writeln!(io::stderr(), "libibverbs (roced): {text}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! A program whose device loses its network interface and gets it back.
 
 use std::{
+    fs,
+    net::IpAddr,
     os::fd::AsFd as _,
     time::{Duration, Instant},
 };
@@ -9,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use roced_client::{
     Access, Completion, CompletionQueue, ConnectOptions, Device, DeviceEvent, Gid, ProtectionDomain, QueuePair,
-    RecvRequest, SendRequest, Status,
+    RecvRequest, SendRequest, ServiceType, Status,
 };
 
 use crate::end::say;
@@ -17,8 +19,11 @@ use crate::end::say;
 /// How long each event may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A multicast group, and the same as `/proc/net/igmp` has it.
+const GROUP: ([u8; 4], &str) = ([239, 77, 1, 4], "04014DEF");
+
 /// Two connected queue pairs that expect a message; they fail with the interface, and are used again
-/// when it is back.
+/// when it is back. A third one stays attached to its group.
 pub(crate) fn outlive() -> Result<()> {
     let device = Device::open("roce0")?;
     let own: Gid = std::env::var("LAB_IPV4").context("run by scripts/lab exec")?.parse()?;
@@ -27,6 +32,9 @@ pub(crate) fn outlive() -> Result<()> {
     let before = index_of(&device, own)?;
     connect(&qps, before)?;
     exchange(&pd, &cq, &qps)?;
+    let listener = pd.queue_pair(&cq, &cq).service(ServiceType::Ud).create()?;
+    listener.attach(IpAddr::from(GROUP.0).into(), Some(before))?;
+    ensure!(is_member()?, "the kernel has not joined the group");
     let memory = pd.allocate(64, Access::LOCAL_WRITE)?;
     for qp in &qps {
         qp.post_recv(&RecvRequest::new(&[memory.sge(..)]))?;
@@ -58,12 +66,20 @@ pub(crate) fn outlive() -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     ensure!(index_of(&device, own)? == before, "the GID has another index: {:?}", device.gids()?);
+    while !is_member()? {
+        ensure!(Instant::now() < deadline, "the kernel has not joined the group again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     for qp in &qps {
         qp.reset()?;
     }
     connect(&qps, before)?;
     exchange(&pd, &cq, &qps)?;
     say("works again")
+}
+
+fn is_member() -> Result<bool> {
+    Ok(fs::read_to_string("/proc/net/igmp")?.contains(GROUP.1))
 }
 
 fn index_of(device: &Device, gid: Gid) -> Result<u32> {

@@ -378,11 +378,11 @@ pub(crate) fn memory_that_cannot_be_mapped(_: &Settings) -> Result<()> {
     for more in [&[][..], &["no-userfaultfd"]] {
         let words = [&["IBV_SHOW_WARNINGS=1", program.as_str(), "roce0", GID], more].concat();
         let ended = run(&lab, Host::A, "env", &words)?;
-        // A refused registration names its cause.
+        // That there are no atomic operations is said, with the cause.
         let cause = if more.is_empty() { "no atomic operations on memory" } else { "allowed by seccomp" };
         ensure!(ended.errors.contains(cause), "{more:?}: {}", ended.errors);
         let told = ended.success()?;
-        for what in ["variable: 300001", "stack: 100000"] {
+        for what in ["variable: 300001", "stack: 100000", "heap: 102400"] {
             ensure!(told.contains(what), "{more:?}: {told}");
         }
         if !told.contains("huge pages") {

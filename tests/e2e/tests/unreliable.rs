@@ -183,7 +183,6 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
     Ok(())
 }
 
-/// Whether the kernel of `host` is a member of a multicast group.
-pub(crate) fn is_member(lab: &Lab, host: Host, group: &str) -> Result<bool> {
+fn is_member(lab: &Lab, host: Host, group: &str) -> Result<bool> {
     Ok(lab.run(host, "ip", &["maddr", "show", "dev", "eth0"], SOON)?.success()?.contains(group))
 }

@@ -143,7 +143,7 @@ impl CallHandler<'_, '_> {
             return Err(Refused::no_object(window.lkey));
         }
         check_bind(&region, kind, window)?;
-        if !find(&mut self.objects.memories, memory)?.memory.bears(window.access) {
+        if !find(&mut self.objects.memories, memory)?.memory.supports(window.access) {
             return Err(Refused::plain(Refusal::NotSupported));
         }
         let skip = window.va - region.va;
