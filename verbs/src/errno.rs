@@ -45,11 +45,13 @@ impl From<Error> for Errno {
     }
 }
 
-/// Writes the cause and the remedy to stderr, which a number cannot carry. A full queue is no
-/// failure: programs post until it is.
+/// Writes the cause and the remedy to stderr, which a number cannot carry. A full queue and an
+/// empty channel are no failures: programs post, and read without waiting, until they meet them.
 fn explain(error: &Error) {
-    if !matches!(error, Error::QueueFull { .. }) {
-        warn(&error.to_string());
+    match error {
+        Error::QueueFull { .. } => {}
+        Error::Kernel { errno, .. } if *errno as c_int == libc::EAGAIN => {}
+        _ => warn(&error.to_string()),
     }
 }
 

@@ -96,7 +96,7 @@ fn device_attr(it: &DeviceAttributes) -> DeviceAttr {
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: int(it.max_attachments),
-        max_mcast_qp_attach: int(it.max_qps),
+        max_mcast_qp_attach: int(it.max_qps.min(it.max_attachments)),
         max_total_mcast_qp_attach: int(it.max_attachments),
         max_ah: int(it.max_ahs),
         max_fmr: 0,

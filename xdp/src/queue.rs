@@ -168,6 +168,9 @@ impl NicQueue {
 
 /// All frames leave by this queue, for any flow: the queue of a flow is decided before.
 impl Wire for NicQueue {
+    // The writer of a frame is inlined into its caller, or its captures are copied from function to
+    // function.
+    #[inline]
     fn emit(
         &mut self,
         _via: Egress,

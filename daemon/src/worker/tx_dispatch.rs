@@ -23,6 +23,7 @@ pub struct TxDispatch<'a, N> {
 }
 
 impl<N: Wire> Wire for TxDispatch<'_, N> {
+    #[inline]
     fn emit(
         &mut self,
         via: Egress,

@@ -200,8 +200,8 @@ impl Path {
         payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
     ) -> Result<(), Abort> {
         let pad = pad_bytes(payload_bytes);
-        let (head, head_bytes) = self.head(headers, payload_bytes);
-        let head = &head[..head_bytes];
+        let mut head = EMPTY_HEAD;
+        let head = self.write_head(&mut head, headers, payload_bytes);
         frame.put(head);
         frame.put_with(payload_bytes, payload)?;
         frame.put(&[0; 3][..pad]);
@@ -241,22 +241,23 @@ impl Path {
         payload_bytes: usize,
         borrow: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), Abort> {
-        let (head, head_bytes) = self.head(headers, payload_bytes);
-        frame.put(&head[..head_bytes]);
+        let mut head = EMPTY_HEAD;
+        frame.put(self.write_head(&mut head, headers, payload_bytes));
         borrow(frame)?;
         frame.put(&[0; 3 + ICRC_BYTES][..pad_bytes(payload_bytes) + ICRC_BYTES]);
         Ok(())
     }
 
-    /// The headers of a frame with that much payload, and how many bytes they have.
-    fn head(&self, headers: &Headers, payload_bytes: usize) -> ([u8; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX], usize) {
+    /// Writes the headers of a frame with that much payload into `head`, and returns them. They are
+    /// not returned by value: a copy of bytes that were just written one by one waits until they
+    /// have left the store buffer.
+    fn write_head<'a>(&self, head: &'a mut Head, headers: &Headers, payload_bytes: usize) -> &'a [u8] {
         let pad = pad_bytes(payload_bytes);
-        let mut head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
         head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
         let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
         let ip_payload_bytes = self.roce.udp_bytes() + transport_bytes + payload_bytes + pad + ICRC_BYTES;
         self.patch_lengths(&mut head[..self.template_bytes], ip_payload_bytes);
-        (head, self.template_bytes + transport_bytes)
+        &head[..self.template_bytes + transport_bytes]
     }
 
     const fn ip_header_bytes(&self) -> usize {
@@ -281,6 +282,11 @@ impl Path {
         }
     }
 }
+
+/// Room for the headers of a frame.
+type Head = [u8; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
+
+const EMPTY_HEAD: Head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
 
 /// A template as it grows.
 struct HeaderTemplate {
