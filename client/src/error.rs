@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// Permission denied on the daemon's socket.
     #[error(
-        "{} does not let this user in: join the group that the daemon's config names (in a container: --group-add)",
+        "{0} does not let this user in: join the group of the socket, which `ls -l {0}` shows, and log in again (in a container: --group-add)",
         .path.display()
     )]
     NotPermitted {

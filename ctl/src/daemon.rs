@@ -63,7 +63,8 @@ impl<'a> DaemonSocket<'a> {
             }
             Err(Errno::EACCES) => {
                 bail!(
-                    "no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with"
+                    "no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with \
+                     (`ls -l {shown}` shows it)"
                 )
             }
             Err(Errno::EAGAIN) => bail!("roced does not accept connections on {shown}: it hangs or is stopped"),

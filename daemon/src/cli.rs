@@ -12,14 +12,31 @@ use std::{
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
-use nix::sys::stat::fstat;
-use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
+use nix::{sys::stat::fstat, unistd::Group};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{
+    filter::LevelFilter,
+    fmt::{
+        self, FmtContext, FormatFields,
+        format::{FormatEvent, Writer},
+    },
+    layer::SubscriberExt,
+    registry::LookupSpan,
+    reload,
+    util::SubscriberInitExt,
+};
 
 use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget};
 
 /// The command line.
 #[derive(Debug, Parser)]
-#[command(name = "roced", version, about = "RDMA over Converged Ethernet for hosts without RDMA")]
+#[command(
+    name = "roced",
+    version,
+    about = "RDMA over Converged Ethernet for hosts without RDMA",
+    after_help = "Exit code: 0 when it was told to stop, 1 when it cannot serve, 2 for a wrong command line, 78 for a wrong config.\n\
+                  /etc/roced/roced.toml describes each key of the config. Documents of the package: /usr/share/doc/roced."
+)]
 struct DaemonArgs {
     #[command(subcommand)]
     command: Command,
@@ -55,7 +72,8 @@ pub fn main(run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> Exi
     match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("roced: {error:#}");
+            let text = format!("roced: {error:#}\n");
+            eprint!("{}", if stderr_is_the_journal() { with_priority(3, &text) } else { text });
             if error.is::<ConfigError>() { WRONG_CONFIG.into() } else { ExitCode::FAILURE }
         }
     }
@@ -75,7 +93,26 @@ fn dispatch(command: Command, run: impl FnOnce(Config, ConfigSource) -> anyhow::
 fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
     println!("{}: good: {} device(s), {} worker(s)", file.display(), config.devices.len(), config.workers.len());
+    for absence in absences(&config) {
+        println!("{}: but {absence}", file.display());
+    }
     Ok(())
+}
+
+/// What the config names and this host does not have at present. It may come before the daemon
+/// starts, so it is no mistake.
+fn absences(config: &Config) -> Vec<String> {
+    let group = config.control.group.iter().filter(|name| matches!(Group::from_name(name), Ok(None)));
+    let interfaces =
+        config.devices.iter().filter(|device| !Path::new("/sys/class/net").join(device.interface.as_str()).exists());
+    let groups = group.map(|name| format!("control.group: there is no group {name}: roced does not start without it"));
+    let interfaces = interfaces.map(|device| {
+        format!(
+            "device {}: there is no network interface {}: roced does not start without it",
+            device.name, device.interface
+        )
+    });
+    groups.chain(interfaces).collect()
 }
 
 /// Sends everything that is traced from now on to where the config says. Returns the function that
@@ -87,12 +124,10 @@ fn start_log(log: &LogConfig) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
     let (filter, handle) = reload::Layer::new(level_filter(log.level));
     let registry = tracing_subscriber::registry().with(filter);
     match log.target {
-        // Lines of a unit's stderr would all have one priority.
-        LogTarget::Stderr
-            if is_journal_stream(io::stderr().as_fd(), env::var("JOURNAL_STREAM").ok().as_deref())
-                && let Ok(layer) = tracing_journald::layer() =>
-        {
-            registry.with(layer).try_init()?;
+        LogTarget::Stderr if stderr_is_the_journal() => {
+            registry
+                .with(fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(JournalLines))
+                .try_init()?;
         }
         LogTarget::Stderr => {
             let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
@@ -109,6 +144,38 @@ fn start_log(log: &LogConfig) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
         // It fails only without a subscriber, and then nothing is written in any case.
         let _ = handle.reload(level_filter(level));
     }))
+}
+
+/// Events as lines of a unit's stderr, fields included: plain `journalctl` shows no fields of the
+/// journal's own protocol. Time and process are the journal's.
+struct JournalLines;
+
+impl<S, N> FormatEvent<S, N> for JournalLines
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        let mut text = String::new();
+        let format = fmt::format().without_time().with_level(false).with_target(false);
+        format.format_event(context, Writer::new(&mut text), event)?;
+        to.write_str(&with_priority(priority, &text))
+    }
+}
+
+/// The text with the priority before each line, as the journal takes it from a unit's stderr (sd-daemon(3)).
+fn with_priority(priority: u8, text: &str) -> String {
+    text.lines().fold(String::new(), |lines, line| lines + &format!("<{priority}>{line}\n"))
+}
+
+fn stderr_is_the_journal() -> bool {
+    is_journal_stream(io::stderr().as_fd(), env::var("JOURNAL_STREAM").ok().as_deref())
 }
 
 const fn level_filter(level: LogLevel) -> LevelFilter {
@@ -130,6 +197,11 @@ fn is_journal_stream(descriptor: BorrowedFd<'_>, named: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Seek},
+        sync::Arc,
+    };
+
     use super::*;
 
     #[test]
@@ -158,6 +230,30 @@ mod tests {
         for named in [None, Some(""), Some("0:0"), Some("x")] {
             assert!(!is_journal_stream(file.as_fd(), named), "{named:?}");
         }
+    }
+
+    #[test]
+    fn lines_for_the_journal_have_a_priority_each_and_all_fields() {
+        let mut file = tempfile::tempfile().expect("a scratch file");
+        let writer = Arc::new(file.try_clone().expect("a second descriptor"));
+        let layer = fmt::layer().with_writer(writer).with_ansi(false).event_format(JournalLines);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(program = "bw", peer = %"10.0.0.2", "queue pair failed");
+            tracing::debug!("two\nlines");
+        });
+        let mut lines = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut lines)).expect("text");
+        assert_eq!(lines, "<4>queue pair failed program=\"bw\" peer=10.0.0.2\n<7>two\n<7>lines\n");
+    }
+
+    #[test]
+    fn a_group_and_an_interface_that_are_not_there_are_named() {
+        let check = |text: &str| absences(&Config::parse(text, &[]).expect("a good config"));
+        assert!(check("[[device]]\nname = \"a\"\ninterface = \"lo\"").is_empty());
+        let found =
+            check("[control]\ngroup = \"no-such-group\"\n[[device]]\nname = \"a\"\ninterface = \"no-such-nic\"");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("no group no-such-group") && found[1].contains("interface no-such-nic"), "{found:?}");
     }
 
     #[test]

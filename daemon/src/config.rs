@@ -470,7 +470,7 @@ impl DeviceConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the config file {}: {error}: config/roced.toml of the sources is one to start from", path.display())]
+    #[error("cannot read the config file {}: {error}{}", path.display(), remedy(error))]
     Read {
         /// The file.
         path: PathBuf,
@@ -485,6 +485,16 @@ pub enum ConfigError {
         /// All that is wrong, in the order of the file.
         problems: Vec<ConfigProblem>,
     },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            ": one to start from is config/roced.toml of the sources, or /usr/share/doc/roced/examples/roced.toml of the package"
+        }
+        io::ErrorKind::PermissionDenied => ": the user that roced runs as must be able to read it",
+        _ => "",
+    }
 }
 
 fn listed(path: &Path, problems: &[ConfigProblem]) -> String {

@@ -50,10 +50,15 @@ fn write(folder: &Path) -> Result<()> {
             generate_to(shell, &mut command, &name, &completions)?;
         }
         command.build();
-        page(&man, &command, &name, section)?;
-        for part in command.get_subcommands() {
-            page(&man, part, &format!("{name}-{}", part.get_name()), section)?;
-        }
+        pages(&man, &command, &name, section)?;
+    }
+    Ok(())
+}
+
+fn pages(folder: &Path, command: &Command, name: &str, section: &str) -> Result<()> {
+    page(folder, command, name, section)?;
+    for part in command.get_subcommands() {
+        pages(folder, part, &format!("{name}-{}", part.get_name()), section)?;
     }
     Ok(())
 }
@@ -77,6 +82,7 @@ mod tests {
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_else(|_| panic!("no {name}"));
         assert!(read("man/roced.8").contains("check\\-config"));
         assert!(read("man/rocectl-counters.8").contains("device/roce0"));
+        assert!(read("man/rocectl-device-remove.8").contains("off its interface"));
         assert!(read("man/roce-perf-bw.1").contains("Queue pairs"));
         assert!(read("man/roce-run.1").contains("/dev/infiniband"));
         for name in ["rocectl.bash", "_roce-perf", "roce-run.fish"] {

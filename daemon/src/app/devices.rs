@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use super::{
     Daemon,
-    attachment::{Attached, Attempt, LinkProperties, NicAttachment},
+    attachment::{Attached, Attempt, LinkProperties, NicAttachment, check_mtu},
     network_view::NetworkView,
     watchdog,
     xdp_watch::XdpWatch,
@@ -227,6 +227,10 @@ impl Daemon {
         let device = self.device_mut(id);
         let AttachState::Attached(attached) = &mut device.state else { return };
         attached.watched_closely_until = Instant::now() + CLOSELY;
+        // A later change may make it larger, so the device stays attached.
+        if let Err(error) = check_mtu(&device.config, link_mtu_bytes) {
+            warn!(device = device.config.name, "nothing can be sent: {error}");
+        }
         if link_mtu_bytes > attached.link_mtu_bytes
             && (attached.attachment.program.mode() == AttachedMode::Native
                 || link_mtu_bytes > attached.attachment.packet_bytes_max)

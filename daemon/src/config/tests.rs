@@ -248,4 +248,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let error = Config::load(Path::new("/nowhere/roced.toml")).expect_err("it does not exist");
     let text = error.to_string();
     assert!(text.starts_with("cannot read the config file /nowhere/roced.toml: No such file"), "{text}");
+    assert!(text.contains("one to start from"), "{text}");
+    let text = Config::load(Path::new("/")).expect_err("a folder").to_string();
+    assert!(!text.contains("one to start from"), "{text}");
 }

@@ -112,7 +112,7 @@ pub enum NetworkChange {
 #[derive(Debug, Error)]
 pub enum NetError {
     /// No such interface.
-    #[error("there is no network interface {0}: `ip link` shows those that are there")]
+    #[error("there is no network interface {0}: `ip link` shows those that are there, and an altname does not do")]
     NoSuchInterface(String),
     /// Not Ethernet.
     #[error("{0} is not an Ethernet interface: RoCEv2 needs one")]

@@ -154,6 +154,15 @@ pub(crate) fn a_program_that_is_not_run_is_attached_again(settings: &Settings) -
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
+/// The device stays served, for the MTU may rise again, but nothing can be sent.
+pub(crate) fn an_mtu_that_becomes_too_small_is_warned_of(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "200"], SOON)?.success()?;
+    let warned = || Ok(lab.log(Host::A)?.contains("the MTU of eth0, 200 bytes, is too small for RoCE"));
+    ensure!(within(SOON, warned)?, "{}", lab.log(Host::A)?);
+    Ok(())
+}
+
 /// Drivers keep the buffers for the MTU that the program was attached with.
 pub(crate) fn a_higher_mtu_attaches_again_and_connections_survive(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--mtu", "1500"])?;

@@ -104,7 +104,7 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
     interfaces: one_that_returns_is_served_again one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive
-        a_removed_device_is_served_again_when_added;
+        a_removed_device_is_served_again_when_added an_mtu_that_becomes_too_small_is_warned_of;
     reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
