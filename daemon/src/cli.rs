@@ -169,7 +169,8 @@ where
     }
 }
 
-/// The text with the priority before each line, as the journal takes it from a unit's stderr (sd-daemon(3)).
+/// The text with the priority before each line, as the journal takes it from a unit's stderr
+/// (sd-daemon(3)).
 fn with_priority(priority: u8, text: &str) -> String {
     text.lines().fold(String::new(), |lines, line| lines + &format!("<{priority}>{line}\n"))
 }

@@ -399,5 +399,8 @@ fn an_interface_that_will_not_do_is_refused_by_name() {
     let error = |name: &str| a.open(&[name], PATIENCE).err().expect("it will not do");
     assert!(matches!(error("eth7"), NetError::NoSuchInterface(name) if name == "eth7"));
     assert!(matches!(error("lo"), NetError::NotEthernet(name) if name == "lo"));
-    assert_eq!(error("eth7").to_string(), "there is no network interface eth7: `ip link` shows those that are there, and an altname does not do");
+    assert_eq!(
+        error("eth7").to_string(),
+        "there is no network interface eth7: `ip link` shows those that are there, and an altname does not do"
+    );
 }
