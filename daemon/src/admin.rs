@@ -93,8 +93,8 @@ impl Admin {
                 continue;
             }
             let Some(at) = self.connections.iter().position(|(number, _)| *number == event.data()) else { continue };
-            // Nobody waits for the answer any more: what was asked for is not done behind the
-            // operator's back. One that only asks nothing further has half a connection.
+            // The operator is gone, and an order must not be carried out then. A connection that is
+            // shut down for writing alone still gets its answer.
             if event.events().contains(EpollFlags::EPOLLHUP) {
                 self.connections.swap_remove(at);
                 continue;
@@ -314,9 +314,9 @@ mod tests {
         );
     }
 
-    /// `rocectl` gives up after a while, for example because the daemon was stopped by a debugger.
+    /// `rocectl` gives up after some seconds, for example while a debugger has stopped the daemon.
     #[test]
-    fn a_question_of_somebody_who_has_left_is_not_executed() {
+    fn a_question_on_a_closed_connection_is_not_answered() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
         let mut admin = Admin::open(&path).expect("a socket");

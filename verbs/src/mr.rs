@@ -125,8 +125,8 @@ pub(crate) unsafe extern "C" fn register_ex(pd: *mut PdFace, attributes: *mut Mr
 }
 
 /// Registers memory without the right to atomic operations where there are none, as adapters do:
-/// libraries ask for it with all memory, and rarely use it. An operation of a peer gets a remote access
-/// error there.
+/// libraries ask for it with all memory, and rarely use it. An operation of a peer gets a remote
+/// access error there.
 fn with_atomics_or_without<T>(access: Access, mut register: impl FnMut(Access) -> Done<T>) -> Result<T> {
     let refused = match register(access) {
         Ok(done) => return Ok(done),
