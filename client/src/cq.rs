@@ -20,7 +20,7 @@ use roced_abi::{
     layout::CqLayout,
     ring::RingCorrupt,
 };
-use roced_types::{CompletionOp, Status, completion_flags};
+use roced_types::{CompletionOp, Status, completion_flags, event::EventSubject};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
@@ -558,8 +558,7 @@ impl Drop for CqInner {
             channel.remove(self.cqn);
         }
         self.state.enter().complete_orphans();
-        // Fails only if the session has ended, which destroys the queue as well.
-        let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
+        self.device.session.destroy::<DestroyCq>(EventSubject::Cq, self.cqn);
     }
 }
 

@@ -15,7 +15,7 @@ use roced_abi::{
     wqe::RecvWqe,
 };
 pub use roced_types::QpAttributes;
-use roced_types::{QpSizes, state};
+use roced_types::{QpSizes, event::EventSubject, state};
 use zerocopy::IntoBytes;
 
 pub use self::builder::QpBuilder;
@@ -281,8 +281,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Fails only if the session has ended, which destroys the queue pair as well.
-        let _ = self.session().call::<DestroyQp>(Handle { handle: self.qpn });
+        self.session().destroy::<DestroyQp>(EventSubject::Qp, self.qpn);
         self.send_cq.inner.remove(self.qpn);
         self.recv_cq.inner.remove(self.qpn);
     }

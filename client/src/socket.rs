@@ -31,8 +31,9 @@ use nix::{
 };
 use roced_abi::{
     DEFAULT_SOCKET, SOCKET_VARIABLE, VERSION,
-    control::{self, Call, Event, Hello, HelloReply, HelloRequest, MAGIC, MESSAGE_BYTES, Message, call_name},
+    control::{self, Call, Event, Handle, Hello, HelloReply, HelloRequest, MAGIC, MESSAGE_BYTES, Message, call_name},
 };
+use roced_types::event::EventSubject;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
@@ -182,6 +183,19 @@ impl DaemonSession {
                 return Err(Error::refused(C::OP, reply.header.status, reply.body()));
             }
             return Ok((reply.body(), fds));
+        }
+    }
+
+    /// Destroys an object, and drops its events: those that the daemon sent before its reply have
+    /// been received by then. Fails only if the session has ended, which destroys the object as
+    /// well.
+    pub(crate) fn destroy<C: Call<Request = Handle>>(&self, subject: EventSubject, handle: u32) {
+        let _ = self.call::<C>(Handle { handle });
+        let mut events = lock(&self.events);
+        events.retain(|event| (EventSubject::of(event.kind), event.handle) != (subject, handle));
+        if events.is_empty() {
+            // EAGAIN if the count is 0.
+            let _ = self.event_doorbell.read();
         }
     }
 

@@ -7,7 +7,7 @@ use roced_abi::{
     layout::{RECV_SLOT_WORDS_MAX, SrqLayout},
     wqe::RecvWqe,
 };
-use roced_types::QpSizes;
+use roced_types::{QpSizes, event::EventSubject};
 use zerocopy::IntoBytes;
 
 use crate::{
@@ -230,7 +230,6 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Fails only if the session has ended, which destroys the queue as well.
-        let _ = self.pd.device.session.call::<DestroySrq>(Handle { handle: self.srqn });
+        self.pd.device.session.destroy::<DestroySrq>(EventSubject::Srq, self.srqn);
     }
 }

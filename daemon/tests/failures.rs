@@ -16,7 +16,7 @@ use std::{
 };
 
 use nix::{
-    poll::{PollFd, PollFlags, poll},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
         AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen, recv, send, socket,
     },
@@ -67,6 +67,24 @@ fn failures_name_the_side_at_fault() {
     let failed = pair.reap(1)[0].ok().expect_err("it is gone");
     assert_eq!((failed.status, failed.wr_id, failed.side()), (Status::LocalProtection, 3, Side::Yours));
     assert_eq!(pair.a.sends_outstanding(), 0);
+}
+
+/// As verbs have it: a program that polls the descriptor does not block in the call that follows.
+#[test]
+fn events_of_an_object_end_with_it() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let memory = pair.memory();
+    let nowhere = RemoteMemory { rkey: memory.rkey() ^ 0x100, ..memory.remote() };
+    pair.a.post_send(&SendRequest::write_inline(b"x", nowhere)).expect("room");
+    pair.reap(1);
+    let is_readable = |device: &Device| {
+        poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).expect("poll works") > 0
+    };
+    eventually("the peer's event waits", || is_readable(&pair.device));
+    let Pair { device, a, b, .. } = pair;
+    drop((a, b));
+    assert!(!is_readable(&device) && device.next_event().expect("alive").is_none(), "an event of nothing");
 }
 
 #[test]

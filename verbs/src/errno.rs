@@ -37,8 +37,7 @@ impl From<Error> for Errno {
             Error::Refused { refusal, .. } => refused(refusal),
             Error::QueueFull { .. } => libc::ENOMEM,
             Error::Kernel { errno, .. } => errno as c_int,
-            Error::NotMapped { .. } => libc::EFAULT,
-            Error::NoRights { .. } => libc::EACCES,
+            Error::NotMapped { .. } | Error::NoRights { .. } => libc::EFAULT,
             Error::NoPageExchange { .. } | Error::StaysInPlace { .. } => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })

@@ -82,7 +82,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
     if has(attribute::AV) {
         let ah = &attr.ah_attr;
         // RoCE knows destinations by GID only.
-        if ah.is_global == 0 {
+        if ah.is_global == 0 || ah.port_num != PORT {
             return Err(Errno::INVALID);
         }
         to.dgid = ah.grh.dgid.0;

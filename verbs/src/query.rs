@@ -105,7 +105,8 @@ fn device_attr(it: &DeviceAttributes) -> DeviceAttr {
         max_srq_wr: int(it.max_qp_wrs),
         max_srq_sge: int(it.max_sges),
         max_pkeys: PKEYS_MAX as u16,
-        // 4.096 us * 2^15, 134 ms: a guess of how long a client on a busy host may keep an ACK waiting.
+        // 4.096 us * 2^15, 134 ms: a guess of how long a client on a busy host may keep an ACK
+        // waiting.
         local_ca_ack_delay: 15,
         phys_port_cnt: PORT,
     }

@@ -37,7 +37,10 @@ use roced_abi::control::{EVENT, Event, Message, call_name};
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
-use roced_types::{DeviceId, Qpn, SessionId, address_of, event};
+use roced_types::{
+    DeviceId, Qpn, SessionId, address_of,
+    event::{self, EventSubject},
+};
 use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
@@ -186,7 +189,15 @@ impl Clients {
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
-            WorkerEvent::Object { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
+            WorkerEvent::Object { session, handle, kind } => {
+                // The object may have been destroyed while the event was on its way.
+                let session = session.0;
+                if let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get(&session)
+                    && objects.has(EventSubject::of(kind), handle)
+                {
+                    self.tell(session, Event { kind, handle });
+                }
+            }
         }
     }
 

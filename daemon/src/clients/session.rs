@@ -12,7 +12,7 @@ use roced_transport::{
     qp::ServiceType,
     srq::SrqConfig,
 };
-use roced_types::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId};
+use roced_types::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId, event::EventSubject};
 
 use super::{
     path::{LifePort, Way},
@@ -67,6 +67,18 @@ pub(crate) struct SessionObjects {
     pub(crate) doorbells: Vec<DoorbellBoard>,
     /// All memory that we map for it.
     pub(crate) bytes: u64,
+}
+
+impl SessionObjects {
+    /// The subject of an event exists.
+    pub(crate) fn has(&self, subject: EventSubject, handle: u32) -> bool {
+        match subject {
+            EventSubject::Cq => self.cqs.contains_key(&handle),
+            EventSubject::Qp => self.qps.contains_key(&handle),
+            EventSubject::Srq => self.srqs.contains_key(&handle),
+            EventSubject::Device => true,
+        }
+    }
 }
 
 /// A protection domain.

@@ -29,3 +29,30 @@ pub const SRQ_LIMIT: u32 = 15;
 pub const QP_LAST_WQE: u32 = 16;
 /// The GID table changed.
 pub const GID_CHANGE: u32 = 18;
+
+/// Subject of an event, by its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventSubject {
+    /// A completion queue.
+    Cq,
+    /// A queue pair.
+    Qp,
+    /// A shared receive queue.
+    Srq,
+    /// The device or its port: the handle is 0.
+    Device,
+}
+
+impl EventSubject {
+    /// The subject of events of that kind.
+    pub const fn of(kind: u32) -> Self {
+        match kind {
+            CQ_ERROR => Self::Cq,
+            QP_FATAL | QP_REQUEST_ERROR | QP_ACCESS_ERROR | COMMUNICATION_ESTABLISHED | SQ_DRAINED | QP_LAST_WQE => {
+                Self::Qp
+            }
+            SRQ_LIMIT => Self::Srq,
+            _ => Self::Device,
+        }
+    }
+}
