@@ -38,18 +38,6 @@ impl Access {
         if bits & !(access::ALL | access::ZERO_BASED) == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// These rights but for atomic operations of peers; `None` if they include none.
-    ///
-    /// ```
-    /// # use roced_client::Access;
-    /// let rights = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    /// assert_eq!(rights.without_atomics(), Some(Access::REMOTE_READ | Access::LOCAL_WRITE));
-    /// assert_eq!(Access::REMOTE_READ.without_atomics(), None);
-    /// ```
-    pub const fn without_atomics(self) -> Option<Self> {
-        if self.0 & access::REMOTE_ATOMIC == 0 { None } else { Some(Self(self.0 & !access::REMOTE_ATOMIC)) }
-    }
-
     /// True if the rights include any right to write.
     pub(crate) const fn writes(self) -> bool {
         self.0 & access::LOCAL_WRITE != 0

@@ -258,16 +258,6 @@ impl Error {
         matches!(self, Self::DaemonGone | Self::DaemonSilent { .. } | Self::Protocol { .. })
     }
 
-    /// True if memory was refused because there are no atomic operations there: without that right
-    /// it may be registered.
-    pub fn is_without_atomics(&self) -> bool {
-        let refused = matches!(
-            self,
-            Self::Refused { call: "RegMr" | "MapAndRegMr" | "ReregMr", refusal: Refusal::NotSupported, .. }
-        );
-        refused || matches!(self, Self::NoPageExchange { .. } | Self::StaysInPlace { .. })
-    }
-
     pub(crate) const fn kernel(call: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Kernel { call, errno }
     }
@@ -314,9 +304,6 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
             format!("the kernel does not join the multicast group: {}", std::io::Error::from_raw_os_error(first as i32))
         }
         Refusal::NotProxied => describe_not_proxied(first),
-        Refusal::NotSupported if matches!(call, "RegMr" | "MapAndRegMr" | "ReregMr") => {
-            "there are no atomic operations on memory that the daemon cannot map: take memory of another kind, or do without REMOTE_ATOMIC".into()
-        }
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };
     format!("{call} refused: {why}")

@@ -185,15 +185,10 @@ impl ProgramPages {
         MapMemoryRequest { offset: *offset, bytes: pages.len() as u64, writable: u32::from(*writable), origin: *origin }
     }
 
-    /// Replaces the daemon's refusal of the file, or of atomic operations, by the reason why the
-    /// memory had to stay in place.
+    /// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.
     fn because_of(self, error: Error) -> Error {
         match (error, self.0.because) {
             (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
-            (
-                Error::Refused { refusal: Refusal::NotSupported, .. },
-                Some(because @ (Error::StaysInPlace { .. } | Error::NoPageExchange { .. })),
-            ) => because,
             (error, _) => error,
         }
     }

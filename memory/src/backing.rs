@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use roced_transport::io::{AtomicOperation, MemoryFault};
-use roced_types::access;
 
 use super::{
     client_memory::{ClientMemory, MemoryKind},
+    poll_id::PollId,
     proxied::ProxiedMemory,
 };
 
@@ -58,20 +58,14 @@ impl Backing {
         }
     }
 
-    /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is
-    /// atomic.
-    pub fn supports(&self, bits: u32) -> bool {
-        matches!(self, Self::Mapped(_)) || bits & access::REMOTE_ATOMIC == 0
-    }
-
-    /// As `ClientMemory::atomic`.
+    /// As [`ClientMemory::atomic`] and [`ProxiedMemory::atomic`].
     ///
     /// # Errors
-    /// There are none.
-    pub fn atomic(&self, offset: u64, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+    /// Proxied memory cannot be accessed; nothing has changed.
+    pub fn atomic(&self, offset: u64, operation: AtomicOperation, poll: PollId) -> Result<u64, MemoryFault> {
         match self {
             Self::Mapped(memory) => Ok(memory.atomic(offset, operation)),
-            Self::Proxied(_) => Err(MemoryFault),
+            Self::Proxied(memory) => memory.atomic(offset, operation, poll),
         }
     }
 }

@@ -32,7 +32,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use roced_transport::io::MemoryFault;
+use roced_transport::io::{AtomicOperation, MemoryFault};
 
 use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
 use super::{descriptor::Descriptor, poll_id::PollId};
@@ -140,6 +140,33 @@ impl ProxiedMemory {
             address += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Executes an atomic operation on the eight bytes at `offset`, and returns the value before.
+    /// Atomic against all access by this copy thread, so against that of all peers of the session;
+    /// not against the program's own, for the kernel reads and writes (`IBV_ATOMIC_HCA`).
+    ///
+    /// # Errors
+    /// It cannot be accessed; nothing has changed.
+    ///
+    /// # Panics
+    /// When the bytes do not lie inside, as [`Self::write`].
+    pub fn atomic(&self, offset: u64, operation: AtomicOperation, poll: PollId) -> Result<u64, MemoryFault> {
+        let mut bytes = [0; 8];
+        self.check(offset, bytes.len());
+        let (shared, address) = (&self.copy_thread.shared, self.address + offset);
+        // Until this is given back no other worker is served.
+        let mut requests = self.copy_thread.requests(poll);
+        requests.settle(shared)?;
+        requests.forget_ahead();
+        requests.read_ahead(shared, address, &mut bytes, 8)?;
+        let before = u64::from_ne_bytes(bytes);
+        let after = operation.after(before);
+        if after != before {
+            requests.stage(shared, address, &after.to_ne_bytes())?;
+            requests.settle(shared)?;
+        }
+        Ok(before)
     }
 
     fn check(&self, offset: u64, bytes: usize) {

@@ -44,21 +44,16 @@ impl From<Error> for Errno {
     }
 }
 
-/// Writes the cause and the remedy to stderr, which a number cannot carry. A full queue and an
-/// empty channel are no failures: programs post, and read without waiting, until they meet them.
+/// Writes the cause and the remedy to stderr, which a number cannot carry, if the program's user
+/// asked for warnings. A full queue and an empty channel are no failures: programs post, and read
+/// without waiting, until they meet them.
 fn explain(error: &Error) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
     match error {
         Error::QueueFull { .. } => {}
         Error::Kernel { errno, .. } if *errno as c_int == libc::EAGAIN => {}
-        _ => warn(&error.to_string()),
-    }
-}
-
-/// Writes to stderr if the program's user asked for warnings.
-pub(crate) fn warn(text: &str) {
-    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
-    if *WANTED {
-        let _ = writeln!(io::stderr(), "libibverbs (roced): {text}");
+        _ if *WANTED => drop(writeln!(io::stderr(), "libibverbs (roced): {error}")),
+        _ => {}
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use roced_client::{Access, MemoryRegion, Reregistration, Result as Done};
+use roced_client::{Access, MemoryRegion, Reregistration};
 
 use crate::{
     abi::object::{Mr as Face, Pd as PdFace},
@@ -56,8 +56,7 @@ pub(crate) unsafe extern "C" fn register_iova(
         // ends, as verbs demand.
         let (domain, region) = unsafe {
             let domain = Pd::of(pd);
-            let register = |access| domain.own.pd.register_at(address.cast(), length, iova, access);
-            (domain, with_atomics_or_without(access, register)?)
+            (domain, domain.own.pd.register_at(address.cast(), length, iova, access)?)
         };
         domain.own.users.add();
         let (lkey, rkey) = (region.lkey(), region.rkey());
@@ -124,22 +123,6 @@ pub(crate) unsafe extern "C" fn register_ex(pd: *mut PdFace, attributes: *mut Mr
     unsafe { register_iova(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
-/// Registers memory without the right to atomic operations where there are none, as adapters do:
-/// libraries ask for it with all memory, and rarely use it. An operation of a peer gets a remote
-/// access error there.
-fn with_atomics_or_without<T>(access: Access, mut register: impl FnMut(Access) -> Done<T>) -> Result<T> {
-    let refused = match register(access) {
-        Ok(done) => return Ok(done),
-        Err(error) => error,
-    };
-    let Some(fewer) = access.without_atomics().filter(|_| refused.is_without_atomics()) else {
-        return Err(refused.into());
-    };
-    let done = register(fewer)?;
-    errno::warn(&format!("memory is registered without atomic operations by peers, which will fail: {refused}"));
-    Ok(done)
-}
-
 fn rights(flags: u32) -> Result<Access> {
     if flags & ON_DEMAND != 0 {
         return Err(Errno::UNSUPPORTED);
@@ -177,18 +160,12 @@ pub(crate) unsafe extern "C" fn reregister(
         let (object, before, after) = unsafe { (Mr::of(mr), Pd::of((*mr).pd), has(PD).then(|| Pd::of(pd))) };
         let mut region = object.own.lock().unwrap_or_else(PoisonError::into_inner);
         let region = region.as_mut().ok_or(Errno::INVALID)?;
-        let mut change_to = |access| {
-            let change = Reregistration { pd: after.map(|after| &after.own.pd), access, ..Reregistration::default() };
-            if has(TRANSLATION) {
-                // SAFETY: the program vouches for the memory until the region ends, as verbs demand.
-                unsafe { region.reregister_at(&change, address.cast(), length, address.addr() as u64) }
-            } else {
-                region.reregister(&change)
-            }
-        };
-        match access {
-            Some(access) => with_atomics_or_without(access, |access| change_to(Some(access)))?,
-            None => change_to(None)?,
+        let change = Reregistration { pd: after.map(|after| &after.own.pd), access, ..Reregistration::default() };
+        if has(TRANSLATION) {
+            // SAFETY: the program vouches for the memory until the region ends, as verbs demand.
+            unsafe { region.reregister_at(&change, address.cast(), length, address.addr() as u64) }?;
+        } else {
+            region.reregister(&change)?;
         }
         // SAFETY: as above.
         unsafe {

@@ -87,8 +87,9 @@ fn device_attr(it: &DeviceAttributes) -> DeviceAttr {
         max_res_rd_atom: int(it.max_rd_atomic.saturating_mul(it.max_qps)),
         max_qp_init_rd_atom: int(it.max_rd_atomic),
         max_ee_init_rd_atom: 0,
-        // IBV_ATOMIC_GLOB: they hold against the program's own.
-        atomic_cap: 2,
+        // IBV_ATOMIC_HCA. In memory that the daemon maps they hold against the program's own as
+        // well, in proxied memory against those of peers alone.
+        atomic_cap: 1,
         max_ee: 0,
         max_rdd: 0,
         // Windows and regions share their limit.

@@ -207,7 +207,7 @@ impl App for WorkerMemory {
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         self.settle();
-        self.backing(at.object()).ok_or(MemoryFault)?.atomic(at.offset(), operation)
+        self.backing(at.object()).ok_or(MemoryFault)?.atomic(at.offset(), operation, self.poll)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {

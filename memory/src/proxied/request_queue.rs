@@ -110,6 +110,11 @@ impl RequestQueue {
         }
     }
 
+    /// What was read before is read again.
+    pub(super) fn forget_ahead(&mut self) {
+        self.ahead.0 = 0..0;
+    }
+
     pub(super) fn read_ahead(
         &mut self,
         shared: &SharedRequests,

@@ -348,7 +348,6 @@ fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
     let not_writable = bits & access::LOCAL_WRITE != 0 && !memory.is_writable();
     match () {
         () if bits & !access::ALL != 0 || remote_only || not_writable => Err(Refused::argument(5, bits)),
-        () if !memory.supports(bits) => Err(Refused::plain(Refusal::NotSupported)),
         () => Ok(()),
     }
 }

@@ -137,15 +137,11 @@ impl CallHandler<'_, '_> {
         window: BindWindow,
     ) -> Result<(u32, Mr), Refused> {
         let found = self.objects.mrs.iter().find(|(_, mr)| mr.mr.key.0 == window.lkey);
-        let (&handle, &MrObject { mr: region, pd: region_pd, memory, .. }) =
-            found.ok_or(Refused::no_object(window.lkey))?;
+        let (&handle, &MrObject { mr: region, pd: region_pd, .. }) = found.ok_or(Refused::no_object(window.lkey))?;
         if region_pd != pd {
             return Err(Refused::no_object(window.lkey));
         }
         check_bind(&region, kind, window)?;
-        if !find(&mut self.objects.memories, memory)?.memory.supports(window.access) {
-            return Err(Refused::plain(Refusal::NotSupported));
-        }
         let skip = window.va - region.va;
         let zero_based = window.access & access::ZERO_BASED != 0;
         let entry = Mr {

@@ -74,8 +74,8 @@ calls! {
     /// Maps a part of a file of the client. Descriptor with the request: a tmpfs file or memfd that
     /// cannot shrink, opened with the requested access. The result is memory like that of
     /// [`AllocMemory`]; the client has populated its pages. With
-    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and peers have no atomic
-    /// operations there.
+    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and atomic operations of
+    /// peers are atomic among peers alone.
     19 MapMemory(MapMemoryRequest) -> Handle;
     /// Creates a completion channel. Descriptor with the reply: the client's end of a socket pair;
     /// each event is one [`ChannelEvent`](super::ChannelEvent).
