@@ -121,8 +121,7 @@ fn bytes_written_to_pinned_pages_reach_the_peer() {
     assert!(target.to_vec(0, BYTES) == pattern(3, BYTES), "the peer gets what the driver wrote");
     assert_eq!(proxied_bytes(&served), BYTES as u64);
     drop(region);
-    let refused = memory.register(&pair.pd, Access::ALL).expect_err("atomic operations need a mapping").to_string();
-    assert!(refused.contains("VmPin") && refused.contains("ROCED_PRIVATE_MEMORY"), "{refused}");
+    drop(memory.register(&pair.pd, Access::ALL).expect("with atomic operations as well"));
 
     // A program that knows better has its pages exchanged.
     let other = Private::new();
