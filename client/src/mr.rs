@@ -111,8 +111,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// No bytes; memory that is not mapped, or belongs to a device or the kernel; rights that the
-    /// program itself does not have; [`Access::REMOTE_ATOMIC`] on memory that is proxied
-    /// (`docs/memory.md`); the session's limits; the daemon is gone.
+    /// program itself does not have; the session's limits; the daemon is gone.
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
     pub unsafe fn register_at(
         &self,
