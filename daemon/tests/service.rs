@@ -40,7 +40,9 @@ fn with_our_binary(folder: &Path) -> String {
 #[test]
 fn systemd_takes_the_unit_without_complaint() {
     let folder = tempfile::tempdir().expect("a scratch folder");
-    let Some((good, text)) = run("systemd-analyze", &["verify", &with_our_binary(folder.path())]) else { return };
+    // The manual pages are made for the packages, and are not on this machine.
+    let arguments = ["verify", "--man=no", &with_our_binary(folder.path())];
+    let Some((good, text)) = run("systemd-analyze", &arguments) else { return };
     assert!(good && text.is_empty(), "{text}");
 }
 
