@@ -274,15 +274,17 @@ fn atomic_operations_of_peers_are_exact() {
     let other = pair.pd.allocate(64, Access::LOCAL_WRITE).expect("memory");
     for round in 0..ADDS / 4 {
         for (number, pair) in pairs.iter().enumerate() {
+            // The two ends are at different workers, so that both workers answer.
+            let from = if number % 2 == 0 { &pair.a } else { &pair.b };
             for add in 4 * round..4 * round + 4 {
                 let at = 8 * (number * ADDS + add);
                 let entry = [answers.sge(at..at + 8)];
-                pair.a.post_send(&SendRequest::fetch_add(&entry, region.remote().at(4096), 1)).expect("room");
+                from.post_send(&SendRequest::fetch_add(&entry, region.remote().at(4096), 1)).expect("room");
             }
             let entry = [other.sge(..)];
             let [write, read] = [4104, 4000].map(|at| region.remote().at(at));
-            pair.a.post_send(&SendRequest::write(&entry, write)).expect("room");
-            pair.a.post_send(&SendRequest::read(&entry, read).signaled()).expect("room");
+            from.post_send(&SendRequest::write(&entry, write)).expect("room");
+            from.post_send(&SendRequest::read(&entry, read).signaled()).expect("room");
         }
         for pair in &pairs {
             pair.reap(1)[0].ok().expect("all are executed");
