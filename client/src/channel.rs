@@ -37,7 +37,17 @@ pub(crate) struct ChannelInner {
     pub(crate) device: Arc<DeviceInner>,
     pub(crate) handle: u32,
     socket: OwnedFd,
-    queues: Mutex<HashMap<u32, Weak<CqInner>>>,
+    reporting: Mutex<Reporting>,
+}
+
+/// The completion queues that report to a channel. Locked while an event is taken, so that the
+/// first event that waits is always of one of them: the file descriptor of a channel without such
+/// events is not readable.
+#[derive(Debug, Default)]
+struct Reporting {
+    queues: HashMap<u32, Weak<CqInner>>,
+    /// Events of destroyed queues may wait behind the first.
+    has_stale: bool,
 }
 
 impl Device {
@@ -53,7 +63,9 @@ impl Device {
 
 impl CompletionChannel {
     pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, socket: OwnedFd) -> Self {
-        Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), handle, socket, queues: Mutex::default() }) }
+        Self {
+            inner: Arc::new(ChannelInner { device: Arc::clone(device), handle, socket, reporting: Mutex::default() }),
+        }
     }
 
     /// Returns the next completion queue that reported, or `None`. Does not wait.
@@ -61,13 +73,14 @@ impl CompletionChannel {
     /// # Errors
     /// The daemon is gone; poll every completion queue for the work that this ended.
     pub fn next_event(&self) -> Result<Option<CompletionQueue>> {
-        while let Some(cqn) = self.inner.next_cqn()? {
-            // A queue that was destroyed meanwhile has no waiter.
-            if let Some(inner) = lock(&self.inner.queues).get(&cqn).and_then(Weak::upgrade) {
+        loop {
+            let mut reporting = lock(&self.inner.reporting);
+            let Some(cqn) = self.inner.take(&mut reporting)? else { return Ok(None) };
+            // Without a holder, a queue is being destroyed.
+            if let Some(inner) = reporting.queues.get(&cqn).and_then(Weak::upgrade) {
                 return Ok(Some(CompletionQueue { inner }));
             }
         }
-        Ok(None)
     }
 
     /// Returns the number of the next completion queue that reports. Waits unless the file
@@ -77,8 +90,16 @@ impl CompletionChannel {
     /// # Errors
     /// Those of [`Self::next_event`]; `EAGAIN`; `EINTR`.
     pub fn receive(&self) -> Result<u32> {
-        let next = self.inner.receive(MsgFlags::empty())?;
-        next.ok_or(Error::Kernel { call: "recv", errno: Errno::EAGAIN })
+        loop {
+            // Waits as the kernel does: restarted after a signal or not, and ended by
+            // `shutdown()`.
+            let first = self.inner.receive(MsgFlags::MSG_PEEK)?;
+            first.ok_or(Error::Kernel { call: "recv", errno: Errno::EAGAIN })?;
+            // Another thread may have taken it meanwhile.
+            if let Some(cqn) = self.inner.next_cqn()? {
+                return Ok(cqn);
+            }
+        }
     }
 
     /// Waits for the next completion queue that reports, for at most `timeout`. Returns `None` on
@@ -109,17 +130,51 @@ impl AsFd for CompletionChannel {
 
 impl ChannelInner {
     pub(crate) fn add(&self, cqn: u32, queue: &Arc<CqInner>) {
-        lock(&self.queues).insert(cqn, Arc::downgrade(queue));
+        lock(&self.reporting).queues.insert(cqn, Arc::downgrade(queue));
     }
 
     pub(crate) fn remove(&self, cqn: u32) {
-        lock(&self.queues).remove(&cqn);
+        lock(&self.reporting).queues.remove(&cqn);
+    }
+
+    /// Drops the events of queues that have been removed and destroyed: the daemon sends none any
+    /// more.
+    pub(crate) fn drop_stale(&self) {
+        let mut reporting = lock(&self.reporting);
+        reporting.has_stale = true;
+        self.drop_first_stale(&mut reporting);
     }
 
     /// Returns the number of the next queue that reported, or `None`.
     pub(crate) fn next_cqn(&self) -> Result<Option<u32>> {
+        self.take(&mut lock(&self.reporting))
+    }
+
+    fn take(&self, reporting: &mut Reporting) -> Result<Option<u32>> {
         loop {
-            match self.receive(MsgFlags::MSG_DONTWAIT) {
+            let Some(cqn) = self.receive_now(MsgFlags::empty())? else { return Ok(None) };
+            self.drop_first_stale(reporting);
+            if reporting.queues.contains_key(&cqn) {
+                return Ok(Some(cqn));
+            }
+        }
+    }
+
+    /// Drops events until the first is of a queue that reports to this channel.
+    fn drop_first_stale(&self, reporting: &mut Reporting) {
+        while reporting.has_stale {
+            match self.receive_now(MsgFlags::MSG_PEEK) {
+                Ok(Some(cqn)) if reporting.queues.contains_key(&cqn) => return,
+                Ok(Some(_)) => _ = self.receive_now(MsgFlags::empty()),
+                // The next call returns an error again.
+                Ok(None) | Err(_) => reporting.has_stale = false,
+            }
+        }
+    }
+
+    fn receive_now(&self, flags: MsgFlags) -> Result<Option<u32>> {
+        loop {
+            match self.receive(flags | MsgFlags::MSG_DONTWAIT) {
                 Err(Error::Kernel { errno: Errno::EINTR, .. }) => {}
                 other => return other,
             }

@@ -559,6 +559,9 @@ impl Drop for CqInner {
         }
         self.state.enter().complete_orphans();
         self.device.session.destroy::<DestroyCq>(EventSubject::Cq, self.cqn);
+        if let Some(channel) = self.channel.as_ref().filter(|_| !self.own_channel) {
+            channel.drop_stale();
+        }
     }
 }
 

@@ -4,12 +4,14 @@
 mod served;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use roced_abi::COMPLETIONS_MAX;
 use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
@@ -29,15 +31,19 @@ struct Pair {
 impl Pair {
     fn new(served: &Served, channel: impl FnOnce(&Device) -> Option<CompletionChannel>) -> Self {
         let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
-        let pd = device.protection_domain().expect("a domain");
         let channel = channel(&device);
-        let options = CqOptions { entries: 128, channel: channel.as_ref(), ..CqOptions::default() };
+        Self::of(&device, channel.as_ref())
+    }
+
+    fn of(device: &Device, channel: Option<&CompletionChannel>) -> Self {
+        let pd = device.protection_domain().expect("a domain");
+        let options = CqOptions { entries: 128, channel, ..CqOptions::default() };
         let cq = device.completion_queue_with(&options).expect("a queue");
         let qps = [0, 1].map(|_| pd.queue_pair(&cq, &cq).send_wrs(64).create().expect("a queue pair"));
         for at in 0..2 {
             qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
         }
-        Self { device, cq, qps }
+        Self { device: device.clone(), cq, qps }
     }
 
     fn post(&self, at: usize, wr_id: u64) -> Result<(), Error> {
@@ -138,4 +144,39 @@ fn one_request_makes_one_event_with_two_workers_and_over_a_resize() {
         assert!(channel.next_event().expect("alive").is_none(), "one request, one event");
     }
     assert!(pair.device.is_alive());
+}
+
+/// As verbs have it: a program that polls the descriptor does not block in the call that follows.
+/// Events of other queues stay, whether they came earlier or later.
+#[test]
+fn events_of_a_queue_end_with_it() {
+    let served = Served::start();
+    let mut channel = None;
+    let Pair { device, .. } = Pair::new(&served, |device| {
+        channel = Some(device.channel().expect("a channel"));
+        None
+    });
+    let channel = channel.expect("made above");
+    let is_readable =
+        || poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).expect("poll works") > 0;
+    // Each set of queues that end, of three with an event each.
+    for ends in 0..8 {
+        let mut pairs: Vec<_> = (0..3).map(|_| Pair::of(&device, Some(&channel))).collect();
+        for pair in &pairs {
+            pair.cq.arm(Notify::Any);
+            pair.post(0, 1).expect("room");
+            let mut one = [Completion::EMPTY];
+            eventually("it completed", || pair.cq.poll(&mut one).expect("alive") == 1);
+            eventually("an event came", is_readable);
+        }
+        let mut at = 0;
+        pairs.retain(|_| {
+            at += 1;
+            ends >> (at - 1) & 1 == 0
+        });
+        let told = pairs.iter().map(|_| channel.wait(SOON).expect("alive").expect("an event").cqn());
+        let told: BTreeSet<_> = told.collect();
+        assert_eq!(told, pairs.iter().map(|pair| pair.cq.cqn()).collect());
+        assert!(!is_readable() && channel.next_event().expect("alive").is_none(), "an event of nothing: {ends:03b}");
+    }
 }
