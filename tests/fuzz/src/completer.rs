@@ -272,17 +272,32 @@ impl Model {
         Some((sent, offset - sent.first))
     }
 
+    /// A duplicate of no bytes, of an acknowledged packet and of its class, which asks for an ACK.
+    /// One of a WRITE before the first packet asks where nothing was acknowledged yet.
+    fn asks_only(&self, packet: &Packet<'_>, offset: u32) -> bool {
+        let sent = self.at(offset).map(|(sent, _)| (sent.op, sent.length, sent.rkey));
+        let is_acknowledged = offset < self.acknowledged || packet.bth.psn.plus(1) == self.first;
+        let empty = Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 };
+        let (opcode, reth, is_work) = match sent {
+            None | Some((SendOp::Write | SendOp::WriteImm, ..)) => {
+                (opcode::RC_WRITE_ONLY, Some(empty), sent == Some((SendOp::Write, 0, 0)))
+            }
+            Some((op, length, _)) => (opcode::RC_SEND_ONLY, None, (op, length) == (SendOp::Send, 0)),
+        };
+        is_acknowledged
+            && packet.bth.ack_request
+            && packet.payload_len() == 0
+            && (packet.bth.opcode, packet.reth) == (opcode, reth)
+            && !is_work
+    }
+
     /// A request says what was posted.
     pub(crate) fn hear(&mut self, packet: &Packet<'_>) {
         let info = packet.info;
         assert!(!info.operation.is_response(), "nobody asked anything of it");
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
-        let asks_only = Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 };
-        let is_work =
-            self.at(offset).is_some_and(|(sent, _)| (sent.op, sent.length, sent.rkey) == (SendOp::Write, 0, 0));
-        if packet.bth.opcode == opcode::RC_WRITE_ONLY && packet.reth == Some(asks_only) && !is_work {
-            // A duplicate of no bytes, which asks for an ACK.
+        if self.asks_only(packet, offset) {
             return;
         }
         if self.service == ServiceType::Ud {

@@ -8,13 +8,14 @@
 use std::{
     fs::File,
     io::IoSlice,
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
     time::Instant,
 };
 
 use nix::{
     errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         memfd::{MFdFlags, memfd_create},
         socket::{
@@ -276,6 +277,27 @@ impl Daemon {
         self.call(client, shape, &body, other);
     }
 
+    /// The answer to the last message of a client; `None` when its session has ended. A new client
+    /// waits for the place of one that has left, while the daemon has work: it is readable, or has
+    /// a deadline that has come.
+    fn reply(&mut self, client: usize) -> Option<Message> {
+        for _ in 0..100 {
+            self.serve();
+            let reply = self.raws[client].as_ref().expect("it has just spoken").reply();
+            if !matches!(reply, Err(Errno::EAGAIN)) {
+                return reply.expect("a socket that can be read");
+            }
+            let now = Instant::now();
+            if self.clients.deadline().is_some_and(|due| due <= now) {
+                self.with_outside(|clients, environment| clients.on_deadline(now, environment));
+            } else {
+                let mut fds = [PollFd::new(self.clients.as_fd(), PollFlags::POLLIN)];
+                assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(1), "the daemon is idle and owes an answer");
+            }
+        }
+        panic!("the daemon does not answer");
+    }
+
     /// Says something and takes the answer.
     fn call(&mut self, client: usize, shape: &Shape, body: &[u8], other: u32) {
         let raw = self.raw(client);
@@ -287,9 +309,9 @@ impl Daemon {
         let takes_file = matches!(message.header.op, MapMemory::OP | MapAndRegMr::OP);
         let which = if takes_file { usize::from(message.body[20]) % 3 } else { 0 };
         FILES.with(|files| raw.put(message.as_bytes(), which.checked_sub(1).map(|which| files[which].as_raw_fd())));
-        self.serve();
+        let reply = self.reply(client);
         let raw = self.raws[client].as_mut().expect("it has just spoken");
-        let Some(reply) = raw.reply() else {
+        let Some(reply) = reply else {
             // One too many: it was told so, and that was all.
             self.raws[client] = None;
             return;
@@ -311,8 +333,7 @@ impl Daemon {
         }
         let raw = self.raw(client);
         raw.put(&bytes, None);
-        self.serve();
-        assert!(self.raws[client].as_mut().expect("it has just spoken").reply().is_none(), "its session ends");
+        assert!(self.reply(client).is_none(), "its session ends");
         self.raws[client] = None;
     }
 
@@ -411,20 +432,20 @@ impl Raw {
         }
     }
 
-    /// What answers the last message, events passed over; `None` when the session has ended.
-    /// Descriptors beside it are dropped.
-    fn reply(&self) -> Option<Message> {
+    /// What answers the last message, events passed over; `None` when the session has ended,
+    /// `EAGAIN` while there is none. Descriptors beside it are dropped.
+    fn reply(&self) -> Result<Option<Message>, Errno> {
         loop {
             let mut bytes = [0; MESSAGE_BYTES + 1];
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) | Err(Errno::ECONNRESET) => return None,
+                Ok(0) | Err(Errno::ECONNRESET) => return Ok(None),
                 Ok(length) => {
                     let message = Message::read_from_bytes(&bytes[..length]).expect("a whole message");
                     if message.header.op != EVENT || message.header.sequence != 0 {
-                        return Some(message);
+                        return Ok(Some(message));
                     }
                 }
-                Err(error) => panic!("the daemon answers at once: {error}"),
+                Err(errno) => return Err(errno),
             }
         }
     }
