@@ -67,6 +67,12 @@ impl<'a> DaemonSocket<'a> {
                      (`ls -l {shown}` shows it)"
                 )
             }
+            // The socket of programs is of another type.
+            Err(Errno::EPROTOTYPE) => {
+                bail!(
+                    "{shown} is no admin socket: --socket takes the path of `[admin] socket`, not that of `[control]`"
+                )
+            }
             Err(Errno::EAGAIN) => bail!("roced does not accept connections on {shown}: it hangs or is stopped"),
             Err(errno) => Err(errno).with_context(|| format!("connecting to {shown}")),
         }

@@ -3,13 +3,17 @@
 use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader, Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::AsRawFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Output},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use roced_report::{
     CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SessionReport,
     StatusReport, WorkerReport,
@@ -348,6 +352,16 @@ fn no_daemon_is_a_clear_error() {
     assert_refused(&rocectl(&socket, &["status"]), &["no admin socket", "admin.sock", "is roced running?"]);
     drop(UnixListener::bind(&socket).expect("a socket in a folder of our own"));
     assert_refused(&rocectl(&socket, &["status"]), &["no daemon listens on", "admin.sock"]);
+}
+
+#[test]
+fn the_socket_of_programs_is_a_clear_error() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("roced.sock");
+    let programs = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).expect("a socket");
+    bind(programs.as_raw_fd(), &UnixAddr::new(&path).expect("short")).expect("a folder of our own");
+    listen(&programs, Backlog::MAXCONN).expect("bound");
+    assert_refused(&rocectl(&path, &["status"]), &["is no admin socket", "roced.sock", "[admin]"]);
 }
 
 #[test]

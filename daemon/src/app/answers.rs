@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::{
     Daemon,
+    attachment::check_mtu,
     devices::{AttachState, DeviceOrder, ServedDevice},
     network_view,
     reports::{self, DeviceCounts, SessionProcess},
@@ -161,6 +162,10 @@ impl Asked<'_> {
             state: state_name(&device.state).to_owned(),
             problem: match &device.state {
                 AttachState::Failed { problem, .. } => problem.clone(),
+                AttachState::Attached(_) => {
+                    let fits = check_mtu(&device.config, link.link_mtu_bytes);
+                    fits.err().map_or_else(String::new, |problem| problem.to_string())
+                }
                 _ => String::new(),
             },
             xdp_mode: attachment.map_or_else(String::new, |attachment| attachment.program.mode().to_string()),

@@ -105,7 +105,8 @@ pub struct DeviceReport {
     /// "serving", "attaching" (for a moment), "no interface" (served again when it returns),
     /// "failed" (tried again every few seconds), or "removed" (by an operator).
     pub state: String,
-    /// Why it failed, and a remedy; empty in other states.
+    /// Why it failed, or why nothing can be sent although it is served (an MTU that is too small),
+    /// and a remedy; else empty.
     pub problem: String,
     /// "native" or "generic": how the XDP program is attached; empty while it is not.
     pub xdp_mode: String,

@@ -160,6 +160,9 @@ pub(crate) fn an_mtu_that_becomes_too_small_is_warned_of(_: &Settings) -> Result
     lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "200"], SOON)?.success()?;
     let warned = || Ok(lab.log(Host::A)?.contains("the MTU of eth0, 200 bytes, is too small for RoCE"));
     ensure!(within(SOON, warned)?, "{}", lab.log(Host::A)?);
+    ensure!(state_is(&lab, Host::A, "serving")?, "{:#}", device(&lab, Host::A)?);
+    let problem = device(&lab, Host::A)?["problem"].to_string();
+    ensure!(problem.contains("the MTU of eth0, 200 bytes, is too small"), "{problem}");
     Ok(())
 }
 
