@@ -31,7 +31,6 @@ pub(crate) struct DeviceState {
     /// The socket of the daemon that has it, where the environment named one.
     socket: Option<OsString>,
     pub(crate) name: String,
-    index: c_int,
     guid: OnceLock<[u8; 8]>,
 }
 
@@ -80,8 +79,8 @@ fn known(name: &str) -> *mut Face {
             return device.face();
         }
     }
-    let index = all.len() as c_int;
-    let own = DeviceState { socket, name: name.into(), index, guid: OnceLock::new() };
+    let index = all.len();
+    let own = DeviceState { socket, name: name.into(), guid: OnceLock::new() };
     let face = Face {
         _ops: [None; 2],
         node_type: NODE_CA,
@@ -112,10 +111,10 @@ pub(crate) unsafe extern "C" fn name(device: *mut Face) -> *const c_char {
     unsafe { ptr::addr_of!((*device).name).cast() }
 }
 
-/// `ibv_get_device_index`.
-pub(crate) unsafe extern "C" fn index(device: *mut Face) -> c_int {
-    // SAFETY: as above.
-    unsafe { Device::of(device) }.own.index
+/// `ibv_get_device_index`: none. Programs ask the kernel about the device of an index, and it has
+/// no such device.
+pub(crate) const unsafe extern "C" fn index(_: *mut Face) -> c_int {
+    -1
 }
 
 /// `ibv_get_device_guid`, in wire order.

@@ -158,6 +158,16 @@ pub(crate) fn functions_of_newer_versions(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Wrong calls, and calls in a wrong order, fail by the error of verbs and do no harm.
+pub(crate) fn wrong_calls_are_refused(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("tests/e2e/misuse.c", folder.path())?;
+    let told = run(&lab, Host::A, &program, &["roce0", GID])?.success()?;
+    ensure!(told.contains("all refused"), "{told}");
+    Ok(())
+}
+
 /// A program that waits for asynchronous events hears of the link, of addresses, and once, at the
 /// end, that the device is lost.
 pub(crate) fn events_are_told(_: &Settings) -> Result<()> {

@@ -275,20 +275,17 @@ impl Model {
     /// A duplicate of no bytes, of an acknowledged packet and of its class, which asks for an ACK.
     /// One of a WRITE before the first packet asks where nothing was acknowledged yet.
     fn asks_only(&self, packet: &Packet<'_>, offset: u32) -> bool {
-        let sent = self.at(offset).map(|(sent, _)| (sent.op, sent.length, sent.rkey));
+        let op = self.at(offset).map(|(sent, _)| sent.op);
         let is_acknowledged = offset < self.acknowledged || packet.bth.psn.plus(1) == self.first;
         let empty = Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 };
-        let (opcode, reth, is_work) = match sent {
-            None | Some((SendOp::Write | SendOp::WriteImm, ..)) => {
-                (opcode::RC_WRITE_ONLY, Some(empty), sent == Some((SendOp::Write, 0, 0)))
-            }
-            Some((op, length, _)) => (opcode::RC_SEND_ONLY, None, (op, length) == (SendOp::Send, 0)),
+        let (opcode, reth) = match op {
+            None | Some(SendOp::Write | SendOp::WriteImm) => (opcode::RC_WRITE_ONLY, Some(empty)),
+            Some(_) => (opcode::RC_SEND_ONLY, None),
         };
         is_acknowledged
             && packet.bth.ack_request
             && packet.payload_len() == 0
             && (packet.bth.opcode, packet.reth) == (opcode, reth)
-            && !is_work
     }
 
     /// A request says what was posted.
