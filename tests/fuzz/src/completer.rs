@@ -275,17 +275,17 @@ impl Model {
     /// A duplicate of no bytes, of an acknowledged packet and of its class, which asks for an ACK.
     /// One of a WRITE before the first packet asks where nothing was acknowledged yet.
     fn asks_only(&self, packet: &Packet<'_>, offset: u32) -> bool {
-        let op = self.at(offset).map(|(sent, _)| sent.op);
-        let is_acknowledged = offset < self.acknowledged || packet.bth.psn.plus(1) == self.first;
-        let empty = Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 };
-        let (opcode, reth) = match op {
-            None | Some(SendOp::Write | SendOp::WriteImm) => (opcode::RC_WRITE_ONLY, Some(empty)),
-            Some(_) => (opcode::RC_SEND_ONLY, None),
+        if !packet.bth.ack_request || packet.payload_len() > 0 {
+            return false;
+        }
+        let how = (packet.bth.opcode, packet.reth);
+        let write = (opcode::RC_WRITE_ONLY, Some(Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 }));
+        let of_its_class = match self.at(offset) {
+            Some((sent, _)) if !matches!(sent.op, SendOp::Write | SendOp::WriteImm) => (opcode::RC_SEND_ONLY, None),
+            _ => write,
         };
-        is_acknowledged
-            && packet.bth.ack_request
-            && packet.payload_len() == 0
-            && (packet.bth.opcode, packet.reth) == (opcode, reth)
+        let is_acknowledged = offset < self.acknowledged || self.responses.contains(&offset);
+        (packet.bth.psn.plus(1) == self.first && how == write) || (is_acknowledged && how == of_its_class)
     }
 
     /// A request says what was posted.
@@ -295,6 +295,8 @@ impl Model {
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
         if self.asks_only(packet, offset) {
+            // Or it is the work itself, if that is empty.
+            self.seen = self.at(offset).map_or(self.seen, |_| self.seen.max(offset + 1));
             return;
         }
         if self.service == ServiceType::Ud {
