@@ -9,7 +9,6 @@ use std::{
         Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -32,6 +31,7 @@ use crate::{
     outstanding::{Cookie, Outstanding, Queue},
     shared_work::SharedWork,
     socket::lock,
+    yield_limiter::YieldLimiter,
 };
 
 /// Entries taken from one per-worker CQ ring before the next ring is served.
@@ -184,6 +184,7 @@ pub(crate) struct CqInner {
     mapping: Arc<ClientMapping>,
     state: Exclusive<Reaping>,
     empty_polls: AtomicU32,
+    yields: YieldLimiter,
     looked: Mutex<Instant>,
     /// True while a thread sleeps on the channel; other threads wait for that thread.
     sleeper: Mutex<bool>,
@@ -325,6 +326,7 @@ impl CompletionQueue {
             }),
             mapping,
             empty_polls: AtomicU32::new(0),
+            yields: YieldLimiter::new(),
             looked: Mutex::new(Instant::now()),
             sleeper: Mutex::new(false),
             sleeper_left: Condvar::new(),
@@ -436,7 +438,7 @@ impl CompletionQueue {
             if Instant::now() >= spin_end {
                 break;
             }
-            thread::yield_now();
+            self.inner.yields.yield_core();
         }
         loop {
             if !self.inner.become_sleeper(deadline) {

@@ -107,6 +107,7 @@ mod shared_work;
 mod socket;
 mod srq;
 mod work;
+mod yield_limiter;
 
 pub use access::Access;
 pub use ah::{AddressHandle, AddressOptions};

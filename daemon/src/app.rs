@@ -374,7 +374,6 @@ impl Daemon {
                     seconds = so_far.as_secs(),
                     "a worker makes no progress: does it get its core?"
                 );
-                return;
             }
             Health::Dead(worker, so_far) => {
                 error!(
@@ -385,7 +384,6 @@ impl Daemon {
                 process::abort();
             }
         }
-        // Not while a worker is stuck: then systemd's watchdog runs out.
         self.service.on_deadline(now);
     }
 

@@ -1,8 +1,8 @@
 //! Notices a worker that makes no progress any more.
 //!
-//! The control thread looks once a second. While a worker is stuck systemd's watchdog is not fed;
-//! after [`PATIENCE`] the daemon ends itself, for its clients would hang and the kernel would not
-//! get its traffic back.
+//! The control thread looks once a second. After [`PATIENCE`] the daemon ends itself, for its
+//! clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which
+//! waits for longer, is for the control thread.
 
 use std::time::{Duration, Instant};
 

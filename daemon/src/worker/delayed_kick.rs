@@ -6,53 +6,42 @@
 //! but acknowledgments to send, therefore yields the core to the clients first; a reply then leaves
 //! by the same call.
 //!
-//! Yielding the core may cost a time slice if another thread computes on it. After one such delay
-//! the worker does not yield for a while, and for twice as long the next time.
+//! Yielding the core may cost a time slice if another thread computes on it: [`YieldPause`].
 
 use roced_transport::clock::Nanos;
+
+use super::yield_pause::YieldPause;
 
 /// A yield that took longer was used by a computing thread. A guess: several times the reply time
 /// of a client.
 const LONG: Nanos = Nanos::from_micros(30);
-/// The first pause without yields: a long yield may have been the beginning of a computation.
-const SHORTEST: Nanos = Nanos::from_millis(1);
-/// The longest pause: a thousandth of the time may be lost to yields.
-const LONGEST: Nanos = Nanos::from_millis(1_000);
 
 /// Whether acknowledgments wait, now and in a while.
 #[derive(Clone, Copy, Debug)]
 pub struct DelayedKick {
     /// When acknowledgments began to wait, if any do.
     since: Option<Nanos>,
-    /// None wait before that.
-    not_before: Nanos,
-    /// How long none wait after the next long yield.
-    next_pause: Nanos,
+    pause: YieldPause,
 }
 
 impl DelayedKick {
     /// Of a worker that has kept nothing waiting yet.
     pub const fn new() -> Self {
-        Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
+        Self { since: None, pause: YieldPause::new(LONG) }
     }
 
     /// A poll iteration begins at `now`. Says whether acknowledgments waited for it: they do not
     /// wait longer.
     pub fn on_poll(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
-        if now - since > LONG {
-            self.not_before = Nanos(now.0.saturating_add(self.next_pause.0));
-            self.next_pause = Nanos(self.next_pause.0 * 2).min(LONGEST);
-        } else {
-            self.next_pause = SHORTEST;
-        }
+        self.pause.on_return(since, now);
         true
     }
 
     /// The poll iteration that began at `now` would have its acknowledgments wait for the next.
     /// Says whether it may; the core is to be yielded in that case.
     pub fn wait(&mut self, now: Nanos) -> bool {
-        let may = now >= self.not_before;
+        let may = self.pause.may_yield(now);
         self.since = may.then_some(now);
         may
     }
@@ -114,7 +103,7 @@ mod tests {
             assert!(delayed_kick.wait(now));
             now = Nanos(now.0 + 3_000_000);
             delayed_kick.on_poll(now);
-            now = Nanos(now.0 + LONGEST.0);
+            now = Nanos(now.0 + 1_000_000_000);
         }
     }
 }

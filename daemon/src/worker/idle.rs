@@ -4,7 +4,9 @@
 //!   alone.
 //! * **yield**: `sched_yield`, then the next poll iteration. Uses the core only while no other
 //!   thread needs it.
-//! * **sleep**: as yield for a configured time, then block until something happens.
+//! * **sleep**: as yield for a configured time, then block until something happens; at once while
+//!   other threads compute on the core, for the kernel prefers a thread that wakes to them, and one
+//!   that yields waits for all of them ([`YieldPause`]).
 //!
 //! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its [`Waker`]
 //! and its sessions' wake eventfds. The sockets are in no set: a socket in a set always
@@ -31,7 +33,11 @@ use nix::{
 use roced_abi::doorbell::{WorkerState, announce_awake, announce_sleep};
 use roced_transport::clock::Nanos;
 
-use super::wake::Waker;
+use super::{wake::Waker, yield_pause::YieldPause};
+
+/// A yield that took longer was used by a thread that computes, not by one that waits for the
+/// worker. The shortest time slice of Linux is 0.7 ms.
+const LONG_YIELD: Nanos = Nanos::from_micros(500);
 
 /// How a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +69,15 @@ pub enum Rest {
 pub struct Idle {
     policy: Policy,
     last_work: Nanos,
+    /// Begin of the last poll iteration, if the worker yielded after it.
+    yielded: Option<Nanos>,
+    pause: YieldPause,
 }
 
 impl Idle {
     /// For a worker that begins at `now`.
     pub const fn new(policy: Policy, now: Nanos) -> Self {
-        Self { policy, last_work: now }
+        Self { policy, last_work: now, yielded: None, pause: YieldPause::new(LONG_YIELD) }
     }
 
     /// Whether others may run on its core.
@@ -76,8 +85,20 @@ impl Idle {
         self.policy != Policy::Spin
     }
 
+    /// Lets other threads run, before the worker looks again: not while they compute.
+    pub fn yield_core(&self, now: Nanos) {
+        if self.pause.may_yield(now) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
     /// After the poll iteration that began at `now` and did something, or did not.
     pub fn after_poll(&mut self, now: Nanos, did_something: bool) -> Rest {
+        if let Some(since) = self.yielded.take() {
+            self.pause.on_return(since, now);
+        }
         if did_something {
             self.last_work = now;
             return Rest::Again;
@@ -85,7 +106,10 @@ impl Idle {
         match self.policy {
             Policy::Spin => Rest::Again,
             Policy::Yield => Rest::Yield,
-            Policy::Sleep { spin } if now - self.last_work < spin => Rest::Yield,
+            Policy::Sleep { spin } if now - self.last_work < spin && self.pause.may_yield(now) => {
+                self.yielded = Some(now);
+                Rest::Yield
+            }
             Policy::Sleep { .. } => Rest::Block,
         }
     }
@@ -223,6 +247,24 @@ mod tests {
             [Rest::Again, Rest::Yield, Rest::Block, Rest::Again, Rest::Yield]
         );
         assert_eq!(rests(Policy::Sleep { spin: at(0) })[1], Rest::Block);
+    }
+
+    /// A thread that computes uses its time slice at each yield.
+    #[test]
+    fn after_a_long_yield_it_blocks_at_once_for_a_while() {
+        let at = Nanos::from_micros;
+        let mut idle = Idle::new(Policy::Sleep { spin: at(50) }, at(0));
+        let mut rests = |calls: &[(u64, bool)]| -> Vec<_> {
+            calls.iter().map(|(now, did)| idle.after_poll(at(*now), *did)).collect()
+        };
+        assert_eq!(rests(&[(10, false), (3_000, true), (3_010, false)]), [Rest::Yield, Rest::Again, Rest::Block]);
+        // A millisecond later it tries again; this yield is short, and so is the next pause.
+        assert_eq!(rests(&[(4_010, true), (4_011, false), (4_020, true)]), [Rest::Again, Rest::Yield, Rest::Again]);
+        assert_eq!(rests(&[(4_021, false), (7_000, true), (7_999, false)]), [Rest::Yield, Rest::Again, Rest::Block]);
+        // Two long ones in a row: twice as long.
+        assert_eq!(rests(&[(8_001, true), (8_002, false), (12_000, true)]), [Rest::Again, Rest::Yield, Rest::Again]);
+        assert_eq!(rests(&[(13_900, true), (13_901, false), (14_001, true)]), [Rest::Again, Rest::Block, Rest::Again]);
+        assert_eq!(rests(&[(14_002, false)]), [Rest::Yield]);
     }
 
     /// A worker state in a page of its own.

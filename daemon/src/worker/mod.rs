@@ -35,3 +35,4 @@ pub mod tx_dispatch;
 pub mod wake;
 pub mod worker_memory;
 pub mod workers;
+mod yield_pause;

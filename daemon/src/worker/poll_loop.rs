@@ -499,10 +499,11 @@ impl<N: Nic> Worker<N> {
             if wants_transmit || self.fault.is_some() || self.key_change.is_some() { SLEEP_FULL } else { SLEEP_MAX };
         // The clock is read again: the poll iteration may have been long, and a timer must not be
         // slept over.
-        let at_most = (deadline - monotonic_now()).min(limit);
+        let now = monotonic_now();
+        let at_most = (deadline - now).min(limit);
         if frames_there || at_most == Nanos(0) {
             // There may be nothing to do but wait for a driver that is slow to take frames.
-            return std::thread::yield_now();
+            return self.idle.yield_core(now);
         }
         let inbox = self.inbox.as_ref().expect("in its place between poll iterations");
         let queue_inbox = self.queue_inbox.as_ref().expect("likewise");
