@@ -31,13 +31,14 @@ use crate::{
 };
 
 /// Crates whose imports are looked at.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "shared/types",
     "shared/abi",
     "shared/steering",
     "shared/report",
     "xdp",
     "transport",
+    "cm",
     "memory",
     "daemon",
     "client",

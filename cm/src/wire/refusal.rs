@@ -1,0 +1,138 @@
+//! Messages in place of the expected answer: MRA and REJ (IBTA v1 12.6.6, 12.6.7).
+
+use super::{
+    CommId,
+    body::{Reader, Writer},
+};
+
+/// Reasons of a REJ (IBTA v1 12.6.7.2) that connection managers of IP have.
+pub mod reject_reason {
+    /// No queue pair.
+    pub const NO_QP: u16 = 1;
+    /// No resources.
+    pub const NO_RESOURCES: u16 = 3;
+    /// No answer in time.
+    pub const TIMEOUT: u16 = 4;
+    /// Unsupported request.
+    pub const UNSUPPORTED: u16 = 5;
+    /// No such connection.
+    pub const INVALID_COMM_ID: u16 = 6;
+    /// No listener of that service ID.
+    pub const INVALID_SERVICE_ID: u16 = 8;
+    /// Unknown service type.
+    pub const INVALID_TRANSPORT_SERVICE: u16 = 9;
+    /// The queue pair is connected already: one end has forgotten the connection.
+    pub const STALE_CONNECTION: u16 = 10;
+    /// No such GID; the additional information has one.
+    pub const INVALID_GID: u16 = 12;
+    /// Another connection manager's version; the additional information has ours.
+    pub const INVALID_CLASS_VERSION: u16 = 31;
+    /// The program refused; private data is the program's.
+    pub const CONSUMER_DEFINED: u16 = 28;
+}
+
+/// The message that a REJ or an MRA answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectedMessage {
+    /// A REQ.
+    Req,
+    /// A REP.
+    Rep,
+    /// Another one, or none: a timeout.
+    Other,
+    /// A number without a meaning.
+    Reserved,
+}
+
+impl RejectedMessage {
+    const fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => Self::Req,
+            1 => Self::Rep,
+            2 => Self::Other,
+            _ => Self::Reserved,
+        }
+    }
+
+    const fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// MRA: the message arrived; its answer takes longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mra {
+    /// The sender's number of the connection.
+    pub local: CommId,
+    /// The receiver's.
+    pub remote: CommId,
+    /// The message that arrived.
+    pub message: RejectedMessage,
+    /// Time until the answer: 4.096 us to the power of two of it, 5 bits.
+    pub service_timeout: u8,
+    /// Private data.
+    pub private_data: [u8; 222],
+}
+
+impl Mra {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: CommId(body.u32(0)),
+            remote: CommId(body.u32(4)),
+            message: RejectedMessage::from_bits(body.bits(8, 7, 6)),
+            service_timeout: body.bits(9, 7, 3),
+            private_data: body.bytes(10),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local.0);
+        body.u32(4, self.remote.0);
+        body.bits(8, 7, 6, self.message.bits());
+        body.bits(9, 7, 3, self.service_timeout);
+        body.bytes(10, self.private_data);
+    }
+}
+
+/// REJ: refuses a connection, or ends the attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rej {
+    /// The sender's number of the connection, 0 without one.
+    pub local: CommId,
+    /// The receiver's.
+    pub remote: CommId,
+    /// The refused message.
+    pub message: RejectedMessage,
+    /// Bytes of additional information, 7 bits.
+    pub info_length: u8,
+    /// Reason: [`reject_reason`].
+    pub reason: u16,
+    /// Additional information.
+    pub info: [u8; 72],
+    /// Private data.
+    pub private_data: [u8; 148],
+}
+
+impl Rej {
+    pub(super) fn read(body: Reader<'_>) -> Self {
+        Self {
+            local: CommId(body.u32(0)),
+            remote: CommId(body.u32(4)),
+            message: RejectedMessage::from_bits(body.bits(8, 7, 6)),
+            info_length: body.bits(9, 7, 1),
+            reason: body.u16(10),
+            info: body.bytes(12),
+            private_data: body.bytes(84),
+        }
+    }
+
+    pub(super) fn write(&self, body: &mut Writer<'_>) {
+        body.u32(0, self.local.0);
+        body.u32(4, self.remote.0);
+        body.bits(8, 7, 6, self.message.bits());
+        body.bits(9, 7, 1, self.info_length);
+        body.u16(10, self.reason);
+        body.bytes(12, self.info);
+        body.bytes(84, self.private_data);
+    }
+}
