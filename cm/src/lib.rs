@@ -7,7 +7,7 @@
 //! Example: a request to disconnect as bytes, and back.
 //!
 //! ```
-//! use roced_cm::wire::{CommId, Dreq, Mad, Message, TransactionId};
+//! use roced_cm::wire::{CommId, Dreq, Mad, CmMessage, TransactionId};
 //! use roced_types::Qpn;
 //!
 //! let dreq = Dreq {
@@ -16,7 +16,7 @@
 //!     remote_qpn: Qpn::from_wire(0x222),
 //!     private_data: [0; 220],
 //! };
-//! let mad = Mad { transaction: TransactionId(1), modifier: 0, message: Message::Dreq(dreq) };
+//! let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Dreq(dreq) };
 //! assert_eq!(Mad::from_bytes(&mad.to_bytes()), Ok(mad));
 //! ```
 #![no_std]

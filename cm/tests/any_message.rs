@@ -1,4 +1,4 @@
-//! Any bytes: whatever is read, is written as it was read.
+//! Any bytes: a message that was read is written with the same fields.
 
 use proptest::prelude::*;
 use roced_cm::wire::{Attribute, CmaHeader, MAD_BYTES, Mad};

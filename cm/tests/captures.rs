@@ -2,7 +2,7 @@
 
 use roced_captures::{files, frames_of};
 use roced_cm::wire::{
-    Attribute, CmaAddress, CmaHeader, Discard, Mad, Message, PortSpace, Rej, RejectedMessage, ServiceId, SidrRep,
+    Attribute, CmMessage, CmaAddress, CmaHeader, Discard, Mad, PortSpace, Rej, RejectedMessage, ServiceId, SidrRep,
     TransportService, reject_reason, sidr_status,
 };
 use roced_types::Qpn;
@@ -24,12 +24,12 @@ fn mads_of(file: &str) -> Vec<Vec<u8>> {
     mads.collect()
 }
 
-fn messages_of(file: &str) -> Vec<Message> {
+fn messages_of(file: &str) -> Vec<CmMessage> {
     mads_of(file).iter().map(|bytes| Mad::from_bytes(bytes).expect("a MAD of Linux").message).collect()
 }
 
 #[test]
-fn what_linux_sends_is_read_and_written_again() {
+fn messages_of_linux_are_read_and_written_again() {
     let mut seen = 0;
     for file in files().iter().filter(|file| file.starts_with("cm_")) {
         for bytes in mads_of(file) {
@@ -44,7 +44,7 @@ fn what_linux_sends_is_read_and_written_again() {
 #[test]
 fn the_fields_of_a_connection_are_those_that_rping_used() {
     let messages = messages_of("cm_rping_ipv4.pcap");
-    let [Message::Req(req), Message::Rep(rep), Message::Rtu(rtu), Message::Dreq(dreq), Message::Drep(drep)] =
+    let [CmMessage::Req(req), CmMessage::Rep(rep), CmMessage::Rtu(rtu), CmMessage::Dreq(dreq), CmMessage::Drep(drep)] =
         messages[..]
     else {
         panic!("{messages:?}")
@@ -74,7 +74,9 @@ fn the_fields_of_a_connection_are_those_that_rping_used() {
 
 #[test]
 fn addresses_of_ipv6_stand_in_the_cma_header() {
-    let Some(Message::Req(req)) = messages_of("cm_rping_ipv6.pcap").first().copied() else { panic!("a REQ is first") };
+    let Some(CmMessage::Req(req)) = messages_of("cm_rping_ipv6.pcap").first().copied() else {
+        panic!("a REQ is first")
+    };
     let cma = CmaHeader::from_bytes(req.private_data.first_chunk().expect("long enough")).expect("of rdma_cm");
     let CmaAddress::Ipv6([source, destination]) = cma.addresses else { panic!("{cma:?}") };
     assert_eq!((source, destination), (req.primary.local_gid, req.primary.remote_gid));
@@ -84,7 +86,7 @@ fn addresses_of_ipv6_stand_in_the_cma_header() {
 #[test]
 fn a_port_without_a_listener_is_refused_by_its_reason() {
     let messages = messages_of("cm_reject_noport.pcap");
-    let [Message::Req(req), Message::Rej(Rej { local, remote, message, reason, info_length, .. })] = messages[..]
+    let [CmMessage::Req(req), CmMessage::Rej(Rej { local, remote, message, reason, info_length, .. })] = messages[..]
     else {
         panic!("{messages:?}")
     };
@@ -95,7 +97,7 @@ fn a_port_without_a_listener_is_refused_by_its_reason() {
 #[test]
 fn a_datagram_service_tells_queue_pair_and_q_key() {
     let messages = messages_of("cm_udaddy_sidr.pcap");
-    let [Message::SidrReq(asked), Message::SidrRep(SidrRep { request, status, qpn, service_id, qkey, .. })] =
+    let [CmMessage::SidrReq(asked), CmMessage::SidrRep(SidrRep { request, status, qpn, service_id, qkey, .. })] =
         messages[..]
     else {
         panic!("{messages:?}")
@@ -106,7 +108,7 @@ fn a_datagram_service_tells_queue_pair_and_q_key() {
 }
 
 #[test]
-fn other_datagrams_are_discarded_by_what_is_wrong() {
+fn other_datagrams_are_discarded_by_their_fault() {
     let good = mads_of("cm_reject_noport.pcap").remove(0);
     let with = |at: usize, value: u8| {
         let mut bytes = good.clone();

@@ -7,12 +7,12 @@ pub(super) const BODY_BYTES: usize = 232;
 
 /// A message in its bytes, to be read.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8; BODY_BYTES]);
+pub(super) struct BodyReader<'a>(pub(super) &'a [u8; BODY_BYTES]);
 
 /// A message in its bytes, to be written: zero at first, as reserved fields stay.
-pub(super) struct Writer<'a>(pub(super) &'a mut [u8; BODY_BYTES]);
+pub(super) struct BodyWriter<'a>(pub(super) &'a mut [u8; BODY_BYTES]);
 
-impl Reader<'_> {
+impl BodyReader<'_> {
     /// The `BYTES` bytes at `at`.
     pub(super) fn bytes<const BYTES: usize>(self, at: usize) -> [u8; BYTES] {
         core::array::from_fn(|byte| self.0[at + byte])
@@ -53,7 +53,7 @@ impl Reader<'_> {
     }
 }
 
-impl Writer<'_> {
+impl BodyWriter<'_> {
     pub(super) fn bytes<const BYTES: usize>(&mut self, at: usize, value: [u8; BYTES]) {
         self.0[at..at + BYTES].copy_from_slice(&value);
     }

@@ -4,7 +4,7 @@ use roced_types::Qpn;
 
 use super::{
     CaGuid, CommId, ConnectionPath, ServiceId,
-    body::{Reader, Writer},
+    body::{BodyReader, BodyWriter},
 };
 
 /// Service of the queue pairs to be connected.
@@ -14,7 +14,7 @@ pub enum TransportService {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram, which nobody has.
+    /// Reliable datagram, not in use.
     Rd,
     /// Extended reliable connection.
     Xrc,
@@ -79,7 +79,7 @@ pub struct Req {
 }
 
 impl Req {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         let service = match (body.bits(43, 2, 1), body.bits(51, 2, 0)) {
             (0, _) => TransportService::Rc,
             (1, _) => TransportService::Uc,
@@ -116,7 +116,7 @@ impl Req {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         let (service, extended) = match self.service {
             TransportService::Rc => (0, 0),
             TransportService::Uc => (1, 0),
@@ -191,7 +191,7 @@ pub struct Rep {
 }
 
 impl Rep {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         let [high, middle, low] = [15, 19, 23].map(|at| body.u8(at));
         Self {
             local: CommId(body.u32(0)),
@@ -213,7 +213,7 @@ impl Rep {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         let [_, high, middle, low] = self.ece_vendor.to_be_bytes();
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
@@ -248,11 +248,11 @@ pub struct Rtu {
 }
 
 impl Rtu {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self { local: CommId(body.u32(0)), remote: CommId(body.u32(4)), private_data: body.bytes(8) }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.bytes(8, self.private_data);

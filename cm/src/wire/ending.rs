@@ -4,7 +4,7 @@ use roced_types::Qpn;
 
 use super::{
     CommId,
-    body::{Reader, Writer},
+    body::{BodyReader, BodyWriter},
 };
 
 /// DREQ: ends a connection.
@@ -21,7 +21,7 @@ pub struct Dreq {
 }
 
 impl Dreq {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             local: CommId(body.u32(0)),
             remote: CommId(body.u32(4)),
@@ -30,7 +30,7 @@ impl Dreq {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.qpn(8, self.remote_qpn);
@@ -50,11 +50,11 @@ pub struct Drep {
 }
 
 impl Drep {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self { local: CommId(body.u32(0)), remote: CommId(body.u32(4)), private_data: body.bytes(8) }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.bytes(8, self.private_data);

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::{
     Drep, Dreq, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, TransactionId,
-    body::{BODY_BYTES, Reader, Writer},
+    body::{BODY_BYTES, BodyReader, BodyWriter},
 };
 
 /// Bytes of a MAD, always all of them.
@@ -72,9 +72,8 @@ impl Attribute {
 }
 
 /// A message.
-#[expect(clippy::large_enum_variant, reason = "messages of the wire have one size, and few are there at a time")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum CmMessage {
     /// Asks for a connection.
     Req(Req),
     /// Asks for patience.
@@ -95,7 +94,7 @@ pub enum Message {
     SidrRep(SidrRep),
 }
 
-impl Message {
+impl CmMessage {
     /// Its kind.
     pub const fn attribute(&self) -> Attribute {
         match self {
@@ -146,8 +145,8 @@ pub struct Mad {
     pub transaction: TransactionId,
     /// Attribute modifier: options of the vendor in REQ, REP and SIDR_REP, else 0.
     pub modifier: u32,
-    /// Message.
-    pub message: Message,
+    /// CmMessage.
+    pub message: CmMessage,
 }
 
 impl Mad {
@@ -171,18 +170,18 @@ impl Mad {
         if method != METHOD_SEND {
             return Err(Discard::Method(method));
         }
-        let body = Reader(body.try_into().expect("the rest of a MAD is its message"));
+        let body = BodyReader(body.try_into().expect("the rest of a MAD is its message"));
         let number = u16::from_be_bytes([header[16], header[17]]);
         let message = match Attribute::from_number(number).ok_or(Discard::Attribute(number))? {
-            Attribute::Req => Message::Req(Req::read(body)),
-            Attribute::Mra => Message::Mra(Mra::read(body)),
-            Attribute::Rej => Message::Rej(Rej::read(body)),
-            Attribute::Rep => Message::Rep(Rep::read(body)),
-            Attribute::Rtu => Message::Rtu(Rtu::read(body)),
-            Attribute::Dreq => Message::Dreq(Dreq::read(body)),
-            Attribute::Drep => Message::Drep(Drep::read(body)),
-            Attribute::SidrReq => Message::SidrReq(SidrReq::read(body)),
-            Attribute::SidrRep => Message::SidrRep(SidrRep::read(body)),
+            Attribute::Req => CmMessage::Req(Req::read(body)),
+            Attribute::Mra => CmMessage::Mra(Mra::read(body)),
+            Attribute::Rej => CmMessage::Rej(Rej::read(body)),
+            Attribute::Rep => CmMessage::Rep(Rep::read(body)),
+            Attribute::Rtu => CmMessage::Rtu(Rtu::read(body)),
+            Attribute::Dreq => CmMessage::Dreq(Dreq::read(body)),
+            Attribute::Drep => CmMessage::Drep(Drep::read(body)),
+            Attribute::SidrReq => CmMessage::SidrReq(SidrReq::read(body)),
+            Attribute::SidrRep => CmMessage::SidrRep(SidrRep::read(body)),
             attribute @ (Attribute::Lap | Attribute::Apr) => return Err(Discard::AlternatePath(attribute)),
         };
         let transaction = u64::from_be_bytes(core::array::from_fn(|byte| header[8 + byte]));
@@ -198,17 +197,17 @@ impl Mad {
         header[8..16].copy_from_slice(&self.transaction.0.to_be_bytes());
         header[16..18].copy_from_slice(&self.message.attribute().number().to_be_bytes());
         header[20..24].copy_from_slice(&self.modifier.to_be_bytes());
-        let body = &mut Writer(body.try_into().expect("the rest of a MAD is its message"));
+        let body = &mut BodyWriter(body.try_into().expect("the rest of a MAD is its message"));
         match &self.message {
-            Message::Req(message) => message.write(body),
-            Message::Mra(message) => message.write(body),
-            Message::Rej(message) => message.write(body),
-            Message::Rep(message) => message.write(body),
-            Message::Rtu(message) => message.write(body),
-            Message::Dreq(message) => message.write(body),
-            Message::Drep(message) => message.write(body),
-            Message::SidrReq(message) => message.write(body),
-            Message::SidrRep(message) => message.write(body),
+            CmMessage::Req(message) => message.write(body),
+            CmMessage::Mra(message) => message.write(body),
+            CmMessage::Rej(message) => message.write(body),
+            CmMessage::Rep(message) => message.write(body),
+            CmMessage::Rtu(message) => message.write(body),
+            CmMessage::Dreq(message) => message.write(body),
+            CmMessage::Drep(message) => message.write(body),
+            CmMessage::SidrReq(message) => message.write(body),
+            CmMessage::SidrRep(message) => message.write(body),
         }
         bytes
     }

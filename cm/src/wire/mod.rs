@@ -22,7 +22,7 @@ mod sidr;
 pub use cma::{CmaAddress, CmaHeader, CmaHeaderError};
 pub use connection::{Rep, Req, Rtu, TransportService};
 pub use ending::{Drep, Dreq};
-pub use mad::{Attribute, Discard, MAD_BYTES, Mad, Message};
+pub use mad::{Attribute, CmMessage, Discard, MAD_BYTES, Mad};
 pub use path::ConnectionPath;
 pub use refusal::{Mra, Rej, RejectedMessage, reject_reason};
 pub use service_id::{PortSpace, ServiceId};
@@ -39,6 +39,3 @@ pub struct TransactionId(pub u64);
 /// Name of a channel adapter: the node GUID of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaGuid(pub u64);
-
-/// A GID: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
-pub type Gid = [u8; 16];

@@ -1,9 +1,6 @@
 //! The path of a connection, as a REQ names it (IBTA v1 12.6.5).
 
-use super::{
-    Gid,
-    body::{Reader, Writer},
-};
+use super::body::{BodyReader, BodyWriter};
 
 /// A path of a connection, seen from the sender of the REQ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,10 +9,10 @@ pub struct ConnectionPath {
     pub local_lid: u16,
     /// LID of the receiver; 0xffff on Ethernet.
     pub remote_lid: u16,
-    /// GID of the sender.
-    pub local_gid: Gid,
+    /// GID of the sender: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+    pub local_gid: [u8; 16],
     /// GID of the receiver.
-    pub remote_gid: Gid,
+    pub remote_gid: [u8; 16],
     /// Flow label of the frames, 20 bits.
     pub flow_label: u32,
     /// Rate of the link, in the code of IBTA, 6 bits.
@@ -33,7 +30,7 @@ pub struct ConnectionPath {
 }
 
 impl ConnectionPath {
-    pub(super) fn read(body: Reader<'_>, at: usize) -> Self {
+    pub(super) fn read(body: BodyReader<'_>, at: usize) -> Self {
         Self {
             local_lid: body.u16(at),
             remote_lid: body.u16(at + 2),
@@ -49,7 +46,7 @@ impl ConnectionPath {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>, at: usize) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>, at: usize) {
         body.u16(at, self.local_lid);
         body.u16(at + 2, self.remote_lid);
         body.bytes(at + 4, self.local_gid);

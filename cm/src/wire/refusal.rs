@@ -2,7 +2,7 @@
 
 use super::{
     CommId,
-    body::{Reader, Writer},
+    body::{BodyReader, BodyWriter},
 };
 
 /// Reasons of a REJ (IBTA v1 12.6.7.2) that connection managers of IP have.
@@ -75,7 +75,7 @@ pub struct Mra {
 }
 
 impl Mra {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             local: CommId(body.u32(0)),
             remote: CommId(body.u32(4)),
@@ -85,7 +85,7 @@ impl Mra {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.bits(8, 7, 6, self.message.bits());
@@ -114,7 +114,7 @@ pub struct Rej {
 }
 
 impl Rej {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             local: CommId(body.u32(0)),
             remote: CommId(body.u32(4)),
@@ -126,7 +126,7 @@ impl Rej {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.bits(8, 7, 6, self.message.bits());

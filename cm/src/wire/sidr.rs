@@ -4,7 +4,7 @@ use roced_types::Qpn;
 
 use super::{
     CommId, ServiceId,
-    body::{Reader, Writer},
+    body::{BodyReader, BodyWriter},
 };
 
 /// Results of a SIDR_REP (IBTA v1 12.11.2).
@@ -33,7 +33,7 @@ pub struct SidrReq {
 }
 
 impl SidrReq {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             request: CommId(body.u32(0)),
             pkey: body.u16(4),
@@ -42,7 +42,7 @@ impl SidrReq {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         body.u32(0, self.request.0);
         body.u16(4, self.pkey);
         body.u64(8, self.service_id.0);
@@ -74,7 +74,7 @@ pub struct SidrRep {
 }
 
 impl SidrRep {
-    pub(super) fn read(body: Reader<'_>) -> Self {
+    pub(super) fn read(body: BodyReader<'_>) -> Self {
         let [high, middle, low] = [6, 7, 11].map(|at| body.u8(at));
         Self {
             request: CommId(body.u32(0)),
@@ -89,7 +89,7 @@ impl SidrRep {
         }
     }
 
-    pub(super) fn write(&self, body: &mut Writer<'_>) {
+    pub(super) fn write(&self, body: &mut BodyWriter<'_>) {
         let [_, high, middle, low] = self.ece_vendor.to_be_bytes();
         body.u32(0, self.request.0);
         body.u8(4, self.status);
