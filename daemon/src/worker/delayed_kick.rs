@@ -6,7 +6,7 @@
 //! but acknowledgments to send, therefore yields the core to the clients first; a reply then leaves
 //! by the same call.
 //!
-//! Yielding the core may cost a time slice if another thread computes on it: [`YieldPause`].
+//! Yielding the core may cost a time slice if another thread computes on it: `yield_pause`.
 
 use roced_transport::clock::Nanos;
 
