@@ -4,6 +4,22 @@
 //! REQ, REP and RTU make a connection, DREQ and DREP end it, REJ refuses it, MRA asks for patience,
 //! SIDR_REQ and SIDR_REP find the queue pair of a datagram service. [`wire`] is their form.
 //!
+//! [`ConnectionManager`] is the state of all connections of a host: calls of programs and datagrams
+//! go in, datagrams and events come out. It has no time of its own, and the same seed gives the
+//! same run.
+//!
+//! # Order of calls
+//!
+//! | call | when |
+//! |---|---|
+//! | `connect`; `confirm` after [`CmEvent::Accepted`] | active: REQ, RTU |
+//! | `listen`; `accept` or `reject` after [`CmEvent::Requested`] | passive: REP, REJ |
+//! | `disconnect` | of an established connection, and after [`CmEvent::Disconnected`]: DREQ, DREP |
+//! | `destroy` | once for each connection, in any state |
+//! | `on_datagram` | for each datagram to queue pair 1 |
+//! | `on_timeout` | at `poll_timeout` at the latest |
+//! | `poll_transmit`, `poll_event` | after each of these, until both are exhausted |
+//!
 //! Example: a request to disconnect as bytes, and back.
 //!
 //! ```
@@ -22,4 +38,17 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+mod connection;
+mod counters;
+mod event;
+mod manager;
+mod random;
+pub mod time;
 pub mod wire;
+
+pub use connection::{CmState, PeerAddress};
+pub use counters::{CmCounters, MessageCounts};
+pub use event::CmEvent;
+pub use manager::{Accept, CmConfig, CmError, CmTransmit, Connect, ConnectionManager};

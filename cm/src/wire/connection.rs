@@ -45,7 +45,7 @@ pub struct Req {
     pub local_eecn: u32,
     /// Its peer, 24 bits.
     pub remote_eecn: u32,
-    /// Time in which the sender wants the receiver's answer: 4.096 us to the power of two of it, 5
+    /// Time for the receiver's answer: 4.096 us to the power of two of it, 5
     /// bits.
     pub remote_response_timeout: u8,
     /// Service.

@@ -1,0 +1,112 @@
+//! One connection: its state, its peer, and the message that it repeats.
+
+use core::time::Duration;
+
+use roced_types::{DeviceId, Qpn};
+
+use crate::wire::{CaGuid, CommId, Mad, Req, TransactionId};
+
+/// Addresses of a datagram. Answers go back along them; a message of another peer than a
+/// connection's is not for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerAddress {
+    /// Device.
+    pub device: DeviceId,
+    /// VLAN, if frames have a tag.
+    pub vlan: Option<u16>,
+    /// GID of this end.
+    pub local: [u8; 16],
+    /// GID of the other end.
+    pub remote: [u8; 16],
+}
+
+/// State of a connection, by the names of IBTA v1 12.9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmState {
+    /// Active: the REQ is repeated until an answer comes.
+    ReqSent,
+    /// Active: the peer needs time for its answer.
+    MraReqReceived,
+    /// Active: the peer accepted; the program has to connect its queue pair.
+    RepReceived,
+    /// Passive: the program has to accept or reject.
+    ReqReceived,
+    /// Passive: the REP is repeated until an RTU comes.
+    RepSent,
+    /// Passive: the peer needs time for its RTU.
+    MraRepReceived,
+    /// Connected.
+    Established,
+    /// The DREQ is repeated until a DREP comes.
+    DreqSent,
+    /// The peer disconnects; the program has to do so as well.
+    DreqReceived,
+    /// Packets of the connection may still be under way.
+    TimeWait,
+}
+
+/// A message that is repeated until an answer comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeated {
+    pub(crate) mad: Mad,
+    pub(crate) sent: u32,
+    /// No repetition after that.
+    pub(crate) until: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CmConnection {
+    pub(crate) state: CmState,
+    pub(crate) peer: PeerAddress,
+    pub(crate) transaction: TransactionId,
+    /// Of the listener, for its backlog: passive connections that the program has not seen to.
+    pub(crate) listener: Option<u64>,
+    /// The program is gone: no events, and the connection ends with the last message.
+    pub(crate) is_orphan: bool,
+    /// 0 before the peer has told it.
+    pub(crate) remote: CommId,
+    pub(crate) remote_ca: CaGuid,
+    pub(crate) qpn: Qpn,
+    pub(crate) remote_qpn: Qpn,
+    /// PSN that our queue pair expects first.
+    pub(crate) starting_psn: u32,
+    /// Time for packets to leave the network: exponent.
+    pub(crate) ack_timeout: u8,
+    /// Times of the peer's answers: exponent, and how often ours are repeated.
+    pub(crate) response_timeout: u8,
+    pub(crate) retries: u8,
+    pub(crate) repeated: Option<Repeated>,
+    pub(crate) deadline: Option<Duration>,
+    /// The last RTU or DREP, for duplicates of the message that it answered.
+    pub(crate) answer: Option<Mad>,
+}
+
+impl CmConnection {
+    /// Of the passive side.
+    pub(crate) fn of_req(req: &Req, peer: PeerAddress, transaction: TransactionId, starting_psn: u32) -> Self {
+        Self {
+            state: CmState::ReqReceived,
+            peer,
+            transaction,
+            listener: Some(req.service_id.0),
+            is_orphan: false,
+            remote: req.local,
+            remote_ca: req.local_ca,
+            qpn: Qpn::from_wire(0),
+            remote_qpn: req.qpn,
+            starting_psn,
+            ack_timeout: req.primary.ack_timeout,
+            response_timeout: req.local_response_timeout,
+            retries: req.max_cm_retries,
+            repeated: None,
+            deadline: None,
+            answer: None,
+        }
+    }
+
+    /// Whether the peer may take its queue pair for connected: a REQ of the same queue pair says
+    /// then that it has forgotten.
+    pub(crate) const fn is_live(&self) -> bool {
+        !matches!(self.state, CmState::TimeWait)
+    }
+}

@@ -1,0 +1,324 @@
+//! Connections of one host: calls of programs and datagrams in, datagrams and events out.
+//!
+//! The caller gives the time with each call, sends all of [`ConnectionManager::poll_transmit`], and
+//! calls [`ConnectionManager::on_timeout`] at [`ConnectionManager::poll_timeout`] at the latest.
+
+mod active;
+mod ending;
+mod passive;
+mod receive;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::time::Duration;
+
+use roced_types::Qpn;
+use thiserror::Error;
+
+pub use self::{active::Connect, passive::Accept};
+use crate::{
+    connection::{CmConnection, CmState, PeerAddress, Repeated},
+    counters::CmCounters,
+    event::CmEvent,
+    random::Generator,
+    time,
+    wire::{CaGuid, CmMessage, CommId, Mad, Rej, RejectedMessage, ServiceId, TransactionId, reject_reason},
+};
+
+/// Reasons why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CmError {
+    /// No such connection.
+    #[error("no connection of that number")]
+    Unknown,
+    /// The call does not fit the connection's state.
+    #[error("the connection is in another state: {0:?}")]
+    State(CmState),
+    /// Another listener has the service ID.
+    #[error("another listener has the service ID")]
+    Listening,
+    /// The limit of connections.
+    #[error("too many connections")]
+    Full,
+}
+
+/// A datagram to be sent to queue pair 1 of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmTransmit {
+    /// Addresses.
+    pub to: PeerAddress,
+    /// Datagram.
+    pub mad: Mad,
+}
+
+/// Settings of a connection manager.
+#[derive(Clone, Copy, Debug)]
+pub struct CmConfig {
+    /// The adapter, by which peers tell hosts apart.
+    pub ca: CaGuid,
+    /// Seed of unpredictable numbers.
+    pub seed: u64,
+    /// Connections at a time, those in TIMEWAIT included.
+    pub connections_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CmListener {
+    backlog: u32,
+    waiting: u32,
+}
+
+/// The key of a connection by its peer's numbers. Strangers cannot use it: the address is in it.
+type RemoteKey<Number> = (PeerAddress, CaGuid, Number);
+
+/// The connections of one host.
+#[derive(Debug)]
+pub struct ConnectionManager {
+    ca: CaGuid,
+    connections_max: usize,
+    random: Generator,
+    connections: BTreeMap<CommId, CmConnection>,
+    by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
+    by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
+    listeners: BTreeMap<ServiceId, CmListener>,
+    timers: BTreeSet<(Duration, CommId)>,
+    outbox: VecDeque<CmTransmit>,
+    events: VecDeque<CmEvent>,
+    counters: CmCounters,
+}
+
+impl ConnectionManager {
+    /// Without connections and listeners.
+    pub fn new(config: &CmConfig) -> Self {
+        Self {
+            ca: config.ca,
+            connections_max: config.connections_max,
+            random: Generator::new(config.seed),
+            connections: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            by_remote_qpn: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CmCounters::default(),
+        }
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<CmTransmit> {
+        self.outbox.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::on_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Counters so far.
+    pub const fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// Connections, those in TIMEWAIT included.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// No connection.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// State of a connection.
+    pub fn state(&self, id: CommId) -> Option<CmState> {
+        self.connections.get(&id).map(|connection| connection.state)
+    }
+
+    /// Whether a peer may take this queue pair number for connected: it must not be given to
+    /// another queue pair.
+    pub fn holds(&self, qpn: Qpn) -> bool {
+        self.connections.values().any(|connection| connection.qpn == qpn)
+    }
+
+    /// Timers that have expired by `now`.
+    pub fn on_timeout(&mut self, now: Duration) {
+        while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, id));
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.deadline = None;
+            match connection.state {
+                CmState::TimeWait => self.leave_time_wait(id),
+                _ => self.repeat(id, now),
+            }
+        }
+    }
+
+    /// Sends the message of a connection once more, or gives it up.
+    fn repeat(&mut self, id: CommId, now: Duration) {
+        let random = self.random.next();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(repeated) = connection.repeated.as_mut().filter(|repeated| now < repeated.until) else {
+            return self.give_up(id, now);
+        };
+        repeated.sent += 1;
+        let next = (now + time::repetition(repeated.sent, random)).min(repeated.until);
+        let (to, mad) = (connection.peer, repeated.mad);
+        // The time that an MRA asked for is over.
+        connection.state = match connection.state {
+            CmState::MraReqReceived => CmState::ReqSent,
+            CmState::MraRepReceived => CmState::RepSent,
+            state => state,
+        };
+        self.counters.of_mut(mad.message.attribute()).repeated += 1;
+        self.outbox.push_back(CmTransmit { to, mad });
+        self.set_deadline(id, Some(next));
+    }
+
+    /// The peer has not answered.
+    fn give_up(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        match connection.state {
+            CmState::DreqSent => {
+                self.tell(id, CmEvent::Disconnected { id, timed_out: true });
+                self.enter_time_wait(id, now);
+            }
+            // Without a time limit: the program has to act.
+            CmState::RepReceived | CmState::Established | CmState::DreqReceived | CmState::TimeWait => {}
+            CmState::ReqSent | CmState::MraReqReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
+                self.tell(id, CmEvent::Unreachable { id });
+                self.forget(id);
+            }
+            CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
+                self.tell(id, CmEvent::Unreachable { id });
+                self.enter_time_wait(id, now);
+            }
+        }
+    }
+
+    fn insert(&mut self, connection: CmConnection) -> Result<CommId, CmError> {
+        if self.connections.len() >= self.connections_max {
+            return Err(CmError::Full);
+        }
+        let id = loop {
+            let id = CommId(self.random.next());
+            if id != CommId(0) && !self.connections.contains_key(&id) {
+                break id;
+            }
+        };
+        self.connections.insert(id, connection);
+        self.index(id);
+        Ok(id)
+    }
+
+    /// Enters a connection under its peer's numbers, as far as they are known.
+    fn index(&mut self, id: CommId) {
+        let connection = &self.connections[&id];
+        let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = *connection;
+        if remote != CommId(0) {
+            self.by_remote.insert((peer, remote_ca, remote), id);
+            self.by_remote_qpn.insert((peer, remote_ca, remote_qpn), id);
+        }
+    }
+
+    fn set_deadline(&mut self, id: CommId, deadline: Option<Duration>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(old) = connection.deadline {
+            self.timers.remove(&(old, id));
+        }
+        connection.deadline = deadline;
+        if let Some(at) = deadline {
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// An event for the program, if that is still there.
+    fn tell(&mut self, id: CommId, event: CmEvent) {
+        if self.connections.get(&id).is_some_and(|connection| !connection.is_orphan) {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Sends a message once.
+    fn send(&mut self, to: PeerAddress, transaction: TransactionId, message: CmMessage) {
+        self.counters.of_mut(message.attribute()).sent += 1;
+        self.outbox.push_back(CmTransmit { to, mad: Mad { transaction, modifier: 0, message } });
+    }
+
+    /// Sends a message of a connection, and again until an answer comes or `total` is over.
+    fn send_repeated(&mut self, id: CommId, message: CmMessage, now: Duration, total: Duration) {
+        let random = self.random.next();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mad = Mad { transaction: connection.transaction, modifier: 0, message };
+        connection.repeated = Some(Repeated { mad, sent: 1, until: now + total });
+        let to = connection.peer;
+        self.counters.of_mut(message.attribute()).sent += 1;
+        self.outbox.push_back(CmTransmit { to, mad });
+        self.set_deadline(id, Some(now + time::repetition(1, random).min(total)));
+    }
+
+    /// Refuses a connection by a message of ours about `message`.
+    fn send_rej(&mut self, id: CommId, message: RejectedMessage, reason: u16) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let mut rej = Rej {
+            local: id,
+            remote: connection.remote,
+            message,
+            info_length: 0,
+            reason,
+            info: [0; 72],
+            private_data: [0; 148],
+        };
+        if reason == reject_reason::TIMEOUT {
+            // The peer may not know our number: it finds the connection by the adapter's.
+            rej.info_length = 8;
+            rej.info[..8].copy_from_slice(&self.ca.0.to_be_bytes());
+        }
+        let (to, transaction) = (connection.peer, connection.transaction);
+        self.send(to, transaction, CmMessage::Rej(rej));
+    }
+
+    /// The connection is over; its number stays until no packet of it is under way.
+    fn enter_time_wait(&mut self, id: CommId, now: Duration) {
+        self.leave_backlog(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = CmState::TimeWait;
+        connection.repeated = None;
+        let until = now + time::of_exponent(connection.ack_timeout);
+        self.set_deadline(id, Some(until));
+    }
+
+    fn leave_time_wait(&mut self, id: CommId) {
+        self.tell(id, CmEvent::TimeWaitExit { id });
+        self.forget(id);
+    }
+
+    /// Removes a connection and all that names it.
+    fn forget(&mut self, id: CommId) {
+        self.set_deadline(id, None);
+        self.leave_backlog(id);
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
+        if self.by_remote.get(&(peer, remote_ca, remote)) == Some(&id) {
+            self.by_remote.remove(&(peer, remote_ca, remote));
+        }
+        if self.by_remote_qpn.get(&(peer, remote_ca, remote_qpn)) == Some(&id) {
+            self.by_remote_qpn.remove(&(peer, remote_ca, remote_qpn));
+        }
+    }
+
+    /// A new connection has been seen to: its listener has room for another.
+    fn leave_backlog(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(service) = connection.listener.take() else { return };
+        if let Some(listener) = self.listeners.get_mut(&ServiceId(service)) {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The end of a connection, by its program or because that is gone.
+
+use core::time::Duration;
+
+use super::{CmError, ConnectionManager};
+use crate::{
+    connection::CmState,
+    time,
+    wire::{CmMessage, CommId, Drep, Dreq, Mad, RejectedMessage, reject_reason},
+};
+
+impl ConnectionManager {
+    /// Disconnects, or agrees that the peer does.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::State`].
+    pub fn disconnect(&mut self, id: CommId, now: Duration) -> Result<(), CmError> {
+        let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
+        match connection.state {
+            CmState::Established => self.send_dreq(id, now),
+            CmState::DreqReceived => self.send_drep(id, now),
+            state => return Err(CmError::State(state)),
+        }
+        Ok(())
+    }
+
+    /// The program gives the connection up, in any state. Its peer is told; no event comes any
+    /// more.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`].
+    pub fn destroy(&mut self, id: CommId, now: Duration) -> Result<(), CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
+        connection.is_orphan = true;
+        let state = connection.state;
+        self.leave_backlog(id);
+        self.events.retain(|event| event.id() != id);
+        match state {
+            CmState::ReqSent | CmState::MraReqReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
+                self.forget(id);
+            }
+            CmState::ReqReceived => {
+                self.send_rej(id, RejectedMessage::Req, reject_reason::CONSUMER_DEFINED);
+                self.enter_time_wait(id, now);
+            }
+            CmState::RepReceived => {
+                self.send_rej(id, RejectedMessage::Rep, reject_reason::CONSUMER_DEFINED);
+                self.enter_time_wait(id, now);
+            }
+            CmState::RepSent | CmState::MraRepReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::CONSUMER_DEFINED);
+                self.enter_time_wait(id, now);
+            }
+            CmState::Established => self.send_dreq(id, now),
+            CmState::DreqReceived => self.send_drep(id, now),
+            // Goes on until the peer has answered, or no packet is under way.
+            CmState::DreqSent | CmState::TimeWait => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_dreq(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = CmState::DreqSent;
+        let dreq =
+            Dreq { local: id, remote: connection.remote, remote_qpn: connection.remote_qpn, private_data: [0; 220] };
+        let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
+        self.send_repeated(id, CmMessage::Dreq(dreq), now, total);
+    }
+
+    pub(super) fn send_drep(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let message = CmMessage::Drep(Drep { local: id, remote: connection.remote, private_data: [0; 224] });
+        let (to, transaction) = (connection.peer, connection.transaction);
+        connection.answer = Some(Mad { transaction, modifier: 0, message });
+        self.send(to, transaction, message);
+        self.enter_time_wait(id, now);
+    }
+
+    /// The peer has forgotten the connection: it asks for a new one of the same queue pair. The
+    /// program is told when the peer has answered the DREQ.
+    pub(super) fn end_stale(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        match connection.state {
+            CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived => {
+                self.send_dreq(id, now);
+            }
+            _ => {}
+        }
+    }
+}

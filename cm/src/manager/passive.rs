@@ -1,0 +1,136 @@
+//! The side that listens.
+
+use core::time::Duration;
+
+use roced_types::Qpn;
+
+use super::{CmError, CmListener, ConnectionManager};
+use crate::{
+    connection::CmState,
+    event::CmEvent,
+    time,
+    wire::{CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId},
+};
+
+/// How a connection is accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept {
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// READ and atomic requests that our queue pair executes at a time.
+    pub responder_resources: u8,
+    /// READ and atomic requests that our queue pair issues at a time.
+    pub initiator_depth: u8,
+    /// Our queue pair grants credits.
+    pub flow_control: bool,
+    /// Retries of the peer's queue pair after RNR NAKs, at most 7.
+    pub rnr_retry_count: u8,
+    /// Our queue pair takes receives from a shared receive queue.
+    pub srq: bool,
+    /// Longest delay of our ACKs: exponent.
+    pub ack_delay: u8,
+    /// Private data.
+    pub private_data: [u8; 196],
+}
+
+impl ConnectionManager {
+    /// Listens. REQs beyond `backlog` that the program has not seen to are dropped: peers repeat
+    /// them.
+    ///
+    /// # Errors
+    /// [`CmError::Listening`].
+    pub fn listen(&mut self, service_id: ServiceId, backlog: u32) -> Result<(), CmError> {
+        if self.listeners.contains_key(&service_id) {
+            return Err(CmError::Listening);
+        }
+        self.listeners.insert(service_id, CmListener { backlog, waiting: 0 });
+        Ok(())
+    }
+
+    /// Does not listen any more. Connections stay.
+    pub fn unlisten(&mut self, service_id: ServiceId) {
+        self.listeners.remove(&service_id);
+        for connection in self.connections.values_mut() {
+            if connection.listener == Some(service_id.0) {
+                connection.listener = None;
+            }
+        }
+    }
+
+    /// Accepts a connection. An event says when the peer has confirmed.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::State`].
+    pub fn accept(&mut self, id: CommId, how: &Accept, now: Duration) -> Result<(), CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
+        if connection.state != CmState::ReqReceived {
+            return Err(CmError::State(connection.state));
+        }
+        connection.state = CmState::RepSent;
+        connection.qpn = how.qpn;
+        let rep = Rep {
+            local: id,
+            remote: connection.remote,
+            qkey: 0,
+            qpn: how.qpn,
+            eecn: 0,
+            ece_vendor: 0,
+            starting_psn: connection.starting_psn,
+            responder_resources: how.responder_resources,
+            initiator_depth: how.initiator_depth,
+            target_ack_delay: how.ack_delay,
+            failover_accepted: 0,
+            flow_control: how.flow_control,
+            rnr_retry_count: how.rnr_retry_count.min(7),
+            srq: how.srq,
+            local_ca: self.ca,
+            private_data: how.private_data,
+        };
+        let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
+        self.leave_backlog(id);
+        self.send_repeated(id, CmMessage::Rep(rep), now, total);
+        Ok(())
+    }
+
+    /// Refuses a connection, as the listener or after an acceptance. It is forgotten.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::State`].
+    pub fn reject(&mut self, id: CommId, reason: u16, private_data: [u8; 148], now: Duration) -> Result<(), CmError> {
+        let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
+        let message = match connection.state {
+            CmState::ReqReceived => RejectedMessage::Req,
+            CmState::RepReceived => RejectedMessage::Rep,
+            state => return Err(CmError::State(state)),
+        };
+        let rej =
+            Rej { local: id, remote: connection.remote, message, info_length: 0, reason, info: [0; 72], private_data };
+        let (to, transaction) = (connection.peer, connection.transaction);
+        self.send(to, transaction, CmMessage::Rej(rej));
+        // A REQ that comes again, for the REJ was lost, is answered in the same way.
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.answer = Some(crate::wire::Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+        }
+        self.enter_time_wait(id, now);
+        Ok(())
+    }
+
+    /// The first packet of the peer has come to the queue pair: it is as good as a confirmation.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::State`].
+    pub fn establish(&mut self, id: CommId) -> Result<(), CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
+        match connection.state {
+            CmState::RepSent | CmState::MraRepReceived => {
+                connection.state = CmState::Established;
+                connection.repeated = None;
+                self.set_deadline(id, None);
+                self.tell(id, CmEvent::Established { id });
+                Ok(())
+            }
+            CmState::Established => Ok(()),
+            state => Err(CmError::State(state)),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Messages of peers, by the table of IBTA v1 12.9 and as Linux reads it.
+
+use core::time::Duration;
+
+use super::{CmTransmit, ConnectionManager};
+use crate::{
+    connection::{CmConnection, CmState, PeerAddress},
+    event::CmEvent,
+    time,
+    wire::{
+        CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
+        reject_reason,
+    },
+};
+
+impl ConnectionManager {
+    /// The payload of a datagram to queue pair 1.
+    pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], now: Duration) {
+        match Mad::from_bytes(bytes) {
+            Ok(mad) => self.on_mad(from, &mad, now),
+            Err(_) => self.counters.discarded += 1,
+        }
+    }
+
+    fn on_mad(&mut self, from: PeerAddress, mad: &Mad, now: Duration) {
+        self.counters.of_mut(mad.message.attribute()).received += 1;
+        let transaction = mad.transaction;
+        match &mad.message {
+            CmMessage::Req(req) => self.on_req(from, req, transaction, now),
+            CmMessage::Mra(mra) => self.on_mra(from, mra, now),
+            CmMessage::Rej(rej) => self.on_rej(from, rej, now),
+            CmMessage::Rep(rep) => self.on_rep(from, rep, transaction, now),
+            CmMessage::Rtu(rtu) => self.on_rtu(from, rtu),
+            CmMessage::Dreq(dreq) => self.on_dreq(from, dreq, transaction, now),
+            CmMessage::Drep(drep) => self.on_drep(from, drep, now),
+            // Datagram services are not served yet.
+            CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => self.counters.unknown += 1,
+        }
+    }
+
+    fn on_req(&mut self, from: PeerAddress, req: &Req, transaction: TransactionId, now: Duration) {
+        if let Some(&known) = self.by_remote.get(&(from, req.local_ca, req.local)) {
+            return self.on_req_again(known, req);
+        }
+        let refuse = |reason| Rej {
+            local: CommId(0),
+            remote: req.local,
+            message: RejectedMessage::Req,
+            info_length: 0,
+            reason,
+            info: [0; 72],
+            private_data: [0; 148],
+        };
+        let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
+        if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
+            self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
+            return self.end_stale(old, now);
+        }
+        let Some(listener) = self.listeners.get(&req.service_id) else {
+            return self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
+        };
+        // In silence: the peer repeats its REQ.
+        if req.local == CommId(0) || listener.waiting >= listener.backlog {
+            self.counters.no_room += 1;
+            return;
+        }
+        let starting_psn = self.random.next() & 0x00ff_ffff;
+        let Ok(id) = self.insert(CmConnection::of_req(req, from, transaction, starting_psn)) else {
+            self.counters.no_room += 1;
+            return;
+        };
+        if let Some(listener) = self.listeners.get_mut(&req.service_id) {
+            listener.waiting += 1;
+        }
+        // The peer gives up before that: the program is not waited for any more.
+        let patience = time::of_exponent(time::MRA_SERVICE_TIMEOUT) * 2;
+        self.set_deadline(id, Some(now + patience));
+        self.events.push_back(CmEvent::Requested { id, req: *req, peer: from });
+    }
+
+    fn on_req_again(&mut self, id: CommId, req: &Req) {
+        self.counters.of_mut(crate::wire::Attribute::Req).duplicates += 1;
+        let connection = &self.connections[&id];
+        let (to, transaction) = (connection.peer, connection.transaction);
+        match (connection.state, connection.answer) {
+            // The program has not decided.
+            (CmState::ReqReceived, _) => {
+                let mra = Mra {
+                    local: id,
+                    remote: req.local,
+                    message: RejectedMessage::Req,
+                    service_timeout: time::MRA_SERVICE_TIMEOUT,
+                    private_data: [0; 222],
+                };
+                self.send(to, transaction, CmMessage::Mra(mra));
+            }
+            // It was refused, and the refusal was lost.
+            (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => self.send_again(to, mad),
+            // The REP is repeated by its own timer.
+            _ => {}
+        }
+    }
+
+    fn send_again(&mut self, to: PeerAddress, mad: Mad) {
+        self.counters.of_mut(mad.message.attribute()).repeated += 1;
+        self.outbox.push_back(CmTransmit { to, mad });
+    }
+
+    /// The connection of that number, if it is this peer's.
+    fn of_peer(&mut self, id: CommId, from: PeerAddress) -> Option<&mut CmConnection> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            self.counters.unknown += 1;
+            return None;
+        };
+        if connection.peer != from {
+            self.counters.other_peer += 1;
+            return None;
+        }
+        Some(connection)
+    }
+
+    /// The same, if the peer's number fits as well.
+    fn of_both(&mut self, id: CommId, remote: CommId, from: PeerAddress) -> Option<&mut CmConnection> {
+        let fits = self.of_peer(id, from)?.remote == remote;
+        if !fits {
+            self.counters.unknown += 1;
+            return None;
+        }
+        self.connections.get_mut(&id)
+    }
+
+    fn on_mra(&mut self, from: PeerAddress, mra: &Mra, now: Duration) {
+        let Some(connection) = self.of_peer(mra.remote, from) else { return };
+        connection.state = match (connection.state, mra.message) {
+            (CmState::ReqSent | CmState::MraReqReceived, RejectedMessage::Req) => CmState::MraReqReceived,
+            (CmState::RepSent | CmState::MraRepReceived, RejectedMessage::Rep) if connection.remote == mra.local => {
+                CmState::MraRepReceived
+            }
+            _ => {
+                self.counters.out_of_state += 1;
+                return;
+            }
+        };
+        let until = now + time::of_exponent(mra.service_timeout) + time::of_exponent(connection.ack_timeout);
+        if let Some(repeated) = &mut connection.repeated {
+            repeated.until = repeated.until.max(until);
+        }
+        self.set_deadline(mra.remote, Some(until));
+    }
+
+    fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
+        let id = rep.remote;
+        let Some(connection) = self.connections.get(&id).filter(|connection| connection.peer == from) else {
+            self.counters.unknown += 1;
+            // So that the peer need not repeat it for a minute.
+            let rej = Rej {
+                local: CommId(0),
+                remote: rep.local,
+                message: RejectedMessage::Rep,
+                info_length: 0,
+                reason: reject_reason::INVALID_COMM_ID,
+                info: [0; 72],
+                private_data: [0; 148],
+            };
+            return self.send(from, transaction, CmMessage::Rej(rej));
+        };
+        if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
+            return self.on_rep_again(id, rep);
+        }
+        let key = (from, rep.local_ca, rep.qpn);
+        if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
+            self.send_rej(id, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
+            return self.end_stale(old, now);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = CmState::RepReceived;
+        connection.remote = rep.local;
+        connection.remote_ca = rep.local_ca;
+        connection.remote_qpn = rep.qpn;
+        connection.repeated = None;
+        self.set_deadline(id, None);
+        self.index(id);
+        self.tell(id, CmEvent::Accepted { id, rep: *rep });
+    }
+
+    fn on_rep_again(&mut self, id: CommId, rep: &Rep) {
+        self.counters.of_mut(crate::wire::Attribute::Rep).duplicates += 1;
+        let connection = &self.connections[&id];
+        let (to, transaction) = (connection.peer, connection.transaction);
+        if connection.remote != rep.local {
+            self.counters.unknown += 1;
+            return;
+        }
+        match (connection.state, connection.answer) {
+            (CmState::Established, Some(rtu)) => self.send_again(to, rtu),
+            (CmState::RepReceived, _) => {
+                let mra = Mra {
+                    local: id,
+                    remote: rep.local,
+                    message: RejectedMessage::Rep,
+                    service_timeout: time::MRA_SERVICE_TIMEOUT,
+                    private_data: [0; 222],
+                };
+                self.send(to, transaction, CmMessage::Mra(mra));
+            }
+            _ => {}
+        }
+    }
+
+    fn on_rtu(&mut self, from: PeerAddress, rtu: &Rtu) {
+        let id = rtu.remote;
+        let Some(connection) = self.of_both(id, rtu.local, from) else { return };
+        match connection.state {
+            CmState::RepSent | CmState::MraRepReceived => {
+                connection.state = CmState::Established;
+                connection.repeated = None;
+                self.set_deadline(id, None);
+                self.tell(id, CmEvent::Established { id });
+            }
+            _ => self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1,
+        }
+    }
+
+    fn on_rej(&mut self, from: PeerAddress, rej: &Rej, now: Duration) {
+        let id = if rej.reason == reject_reason::TIMEOUT && rej.info_length >= 8 {
+            // Of a peer that may not know our number.
+            let ca = CaGuid(u64::from_be_bytes(core::array::from_fn(|byte| rej.info[byte])));
+            self.by_remote.get(&(from, ca, rej.local)).copied().unwrap_or(rej.remote)
+        } else {
+            rej.remote
+        };
+        let Some(connection) = self.of_peer(id, from) else { return };
+        // A peer that refuses a REQ may have no number, and a REP's is not known yet.
+        let knows = matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived)
+            || connection.remote == rej.local
+            || (rej.local == CommId(0) && matches!(connection.state, CmState::RepSent | CmState::MraRepReceived));
+        if !knows {
+            self.counters.unknown += 1;
+            return;
+        }
+        match connection.state {
+            CmState::ReqSent | CmState::MraReqReceived => {
+                self.tell(id, CmEvent::Rejected { id, rej: *rej });
+                self.forget(id);
+            }
+            CmState::ReqReceived
+            | CmState::RepSent
+            | CmState::MraRepReceived
+            | CmState::RepReceived
+            | CmState::Established => {
+                self.tell(id, CmEvent::Rejected { id, rej: *rej });
+                self.enter_time_wait(id, now);
+            }
+            CmState::DreqSent => {
+                self.tell(id, CmEvent::Disconnected { id, timed_out: false });
+                self.enter_time_wait(id, now);
+            }
+            CmState::DreqReceived | CmState::TimeWait => self.counters.out_of_state += 1,
+        }
+    }
+
+    fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {
+        let id = dreq.remote;
+        let known = self.connections.get(&id).filter(|it| it.peer == from && it.remote == dreq.local);
+        let Some(connection) = known else {
+            self.counters.unknown += 1;
+            // Nothing else ends the peer's repetitions.
+            let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
+            return self.send(from, transaction, CmMessage::Drep(drep));
+        };
+        if connection.qpn != dreq.remote_qpn {
+            self.counters.out_of_state += 1;
+            return;
+        }
+        let (to, state, answer) = (connection.peer, connection.state, connection.answer);
+        match state {
+            CmState::RepSent | CmState::MraRepReceived | CmState::Established | CmState::RepReceived => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.state = CmState::DreqReceived;
+                    connection.transaction = transaction;
+                    connection.repeated = None;
+                }
+                self.set_deadline(id, None);
+                self.tell(id, CmEvent::Disconnected { id, timed_out: false });
+            }
+            // Both disconnect.
+            CmState::DreqSent => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.transaction = transaction;
+                }
+                self.tell(id, CmEvent::Disconnected { id, timed_out: false });
+                self.send_drep(id, now);
+            }
+            // A program that does not disconnect must not keep its peer repeating.
+            CmState::DreqReceived => {
+                self.counters.of_mut(crate::wire::Attribute::Dreq).duplicates += 1;
+                self.send_drep(id, now);
+            }
+            CmState::TimeWait => {
+                self.counters.of_mut(crate::wire::Attribute::Dreq).duplicates += 1;
+                let drep = CmMessage::Drep(Drep { local: id, remote: dreq.local, private_data: [0; 224] });
+                match answer {
+                    Some(mad @ Mad { message: CmMessage::Drep(_), .. }) => self.send_again(to, mad),
+                    _ => self.send(to, transaction, drep),
+                }
+            }
+            CmState::ReqSent | CmState::MraReqReceived | CmState::ReqReceived => self.counters.out_of_state += 1,
+        }
+    }
+
+    fn on_drep(&mut self, from: PeerAddress, drep: &Drep, now: Duration) {
+        let id = drep.remote;
+        let Some(connection) = self.of_both(id, drep.local, from) else { return };
+        if connection.state != CmState::DreqSent {
+            self.counters.out_of_state += 1;
+            return;
+        }
+        self.tell(id, CmEvent::Disconnected { id, timed_out: false });
+        self.enter_time_wait(id, now);
+    }
+}

@@ -1,0 +1,583 @@
+//! Two hosts and a network that loses, repeats and reorders datagrams, by seed. Programs connect,
+//! accept, refuse, hesitate, disconnect and end at any moment. The rules are those of programs:
+//! each connection that was asked for ends in one event, each end is told once, and nothing is left.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use roced_cm::{
+    Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, PeerAddress,
+    wire::{
+        CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej, RejectedMessage, ServiceId,
+        TransactionId, TransportService, reject_reason,
+    },
+};
+use roced_types::{DeviceId, Qpn};
+
+const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 7174);
+const GIDS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// True in so many of a hundred cases.
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// How a run goes wrong, percent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    lost: u64,
+    twice: u64,
+    /// Programs that end at any moment.
+    killed: u64,
+    /// Listeners that refuse, or take seconds.
+    unwilling: u64,
+}
+
+/// A connection in the view of its program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    established: bool,
+    /// It was told of the end.
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Plan {
+    Accept,
+    Reject,
+    Disconnect,
+    Destroy,
+}
+
+struct World {
+    now: Duration,
+    random: Random,
+    faults: Faults,
+    managers: [ConnectionManager; 2],
+    /// By arrival: receiving host, addresses, bytes.
+    network: BTreeMap<(Duration, u64), (usize, PeerAddress, Vec<u8>)>,
+    plans: BTreeSet<(Duration, usize, CommId, Plan)>,
+    known: [BTreeMap<CommId, Known>; 2],
+    sent: u64,
+    qpns: u32,
+    established: [usize; 2],
+    /// Of those that asked.
+    refused: usize,
+    unreachable: usize,
+    disconnected: usize,
+}
+
+fn address(host: usize) -> PeerAddress {
+    PeerAddress { device: DeviceId(0), vlan: None, local: GIDS[host], remote: GIDS[1 - host] }
+}
+
+impl World {
+    fn new(seed: u64, faults: Faults) -> Self {
+        let manager = |host: u64| {
+            ConnectionManager::new(&CmConfig { ca: CaGuid(100 + host), seed: seed ^ host << 40, connections_max: 1000 })
+        };
+        Self {
+            now: Duration::ZERO,
+            random: Random(seed),
+            faults,
+            managers: [manager(0), manager(1)],
+            network: BTreeMap::new(),
+            plans: BTreeSet::new(),
+            known: Default::default(),
+            sent: 0,
+            qpns: 16,
+            established: [0; 2],
+            refused: 0,
+            unreachable: 0,
+            disconnected: 0,
+        }
+    }
+
+    fn qpn(&mut self) -> Qpn {
+        self.qpns += 1;
+        Qpn::from_wire(self.qpns)
+    }
+
+    fn connect(&mut self, service_id: ServiceId) -> CommId {
+        let wanted = Connect {
+            peer: address(0),
+            service_id,
+            service: TransportService::Rc,
+            qpn: self.qpn(),
+            responder_resources: 1,
+            initiator_depth: 1,
+            flow_control: false,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+            pkey: 0xffff,
+            path_mtu: 3,
+            path: ConnectionPath::default(),
+            packet_life_time: 16,
+            ack_delay: 15,
+            private_data: [0; 92],
+        };
+        let id = self.managers[0].connect(&wanted, self.now).expect("there is room");
+        self.known[0].insert(id, Known::default());
+        id
+    }
+
+    /// Sends waiting messages and takes the events.
+    fn settle(&mut self) {
+        for host in 0..2 {
+            while let Some(transmit) = self.managers[host].poll_transmit() {
+                assert_eq!(transmit.to, address(host), "messages go to the peer");
+                let copies = 1 + u64::from(self.random.percent(self.faults.twice));
+                for _ in 0..copies {
+                    if self.random.percent(self.faults.lost) {
+                        continue;
+                    }
+                    // Reordered: from 10 us to 20 ms.
+                    let delay = Duration::from_micros(10 + self.random.below(20_000));
+                    self.sent += 1;
+                    let from = address(1 - host);
+                    self.network
+                        .insert((self.now + delay, self.sent), (1 - host, from, transmit.mad.to_bytes().into()));
+                }
+            }
+            while let Some(event) = self.managers[host].poll_event() {
+                self.on_event(host, event);
+            }
+        }
+    }
+
+    fn plan(&mut self, host: usize, id: CommId, plan: Plan, within: Duration) {
+        let at = self.now + Duration::from_micros(self.random.below(1 + within.as_micros() as u64));
+        self.plans.insert((at, host, id, plan));
+    }
+
+    fn on_event(&mut self, host: usize, event: CmEvent) {
+        let id = event.id();
+        let soon = Duration::from_millis(500);
+        if let CmEvent::Requested { req, peer, .. } = event {
+            assert_eq!((host, req.service_id, peer), (1, SERVICE, address(1)));
+            assert!(self.known[1].insert(id, Known::default()).is_none(), "a number that is in use");
+            let unwilling = self.random.percent(self.faults.unwilling);
+            let hesitates = self.random.percent(self.faults.unwilling);
+            let plan = if unwilling { Plan::Reject } else { Plan::Accept };
+            return self.plan(1, id, plan, if hesitates { Duration::from_secs(20) } else { Duration::ZERO });
+        }
+        let known = self.known[host].get_mut(&id).unwrap_or_else(|| panic!("{event:?} of nothing at {host}"));
+        match event {
+            CmEvent::Requested { .. } => unreachable!("above"),
+            CmEvent::Accepted { .. } => {
+                assert!(host == 0 && !known.established && !known.ended);
+                known.established = true;
+                self.established[0] += 1;
+                self.managers[0].confirm(id, [0; 224]).expect("it waits for that");
+                self.plan(0, id, Plan::Disconnect, Duration::from_secs(5));
+            }
+            CmEvent::Established { .. } => {
+                assert!(host == 1 && !known.established && !known.ended);
+                known.established = true;
+                self.established[1] += 1;
+            }
+            CmEvent::Rejected { .. } | CmEvent::Unreachable { .. } => {
+                assert!(!known.ended, "told twice: {event:?}");
+                known.ended = true;
+                match event {
+                    CmEvent::Rejected { .. } if host == 0 => self.refused += 1,
+                    CmEvent::Unreachable { .. } if host == 0 => self.unreachable += 1,
+                    _ => {}
+                }
+                if self.managers[host].state(id).is_some() {
+                    self.plan(host, id, Plan::Destroy, soon);
+                } else {
+                    self.known[host].remove(&id);
+                }
+            }
+            CmEvent::Disconnected { .. } => {
+                assert!(!known.ended, "disconnected twice at {host}");
+                known.ended = true;
+                self.disconnected += 1;
+                self.plan(host, id, Plan::Disconnect, soon);
+                self.plan(host, id, Plan::Destroy, Duration::from_secs(3));
+            }
+            CmEvent::TimeWaitExit { .. } => {
+                self.known[host].remove(&id);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, host: usize, id: CommId, plan: Plan) {
+        let manager = &mut self.managers[host];
+        let now = self.now;
+        match plan {
+            Plan::Accept => {
+                let qpn = Qpn::from_wire({
+                    self.qpns += 1;
+                    self.qpns
+                });
+                let how = Accept {
+                    qpn,
+                    responder_resources: 1,
+                    initiator_depth: 1,
+                    flow_control: false,
+                    rnr_retry_count: 7,
+                    srq: false,
+                    ack_delay: 15,
+                    private_data: [0; 196],
+                };
+                // The peer may have given up.
+                let _ = manager.accept(id, &how, now);
+            }
+            Plan::Reject => {
+                let _ = manager.reject(id, reject_reason::CONSUMER_DEFINED, [0; 148], now);
+                self.plan(host, id, Plan::Destroy, Duration::from_secs(1));
+            }
+            Plan::Disconnect => {
+                let _ = manager.disconnect(id, now);
+            }
+            Plan::Destroy => {
+                if manager.destroy(id, now).is_ok() {
+                    self.known[host].remove(&id);
+                }
+            }
+        }
+    }
+
+    /// Until `end`, or nothing more happens.
+    fn run(&mut self, end: Duration) {
+        self.settle();
+        loop {
+            let next = [
+                self.network.first_key_value().map(|((at, _), _)| *at),
+                self.plans.first().map(|(at, ..)| *at),
+                self.managers[0].poll_timeout(),
+                self.managers[1].poll_timeout(),
+            ];
+            let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            while let Some(entry) = self.network.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                let (host, from, bytes) = entry.remove();
+                self.managers[host].on_datagram(from, &bytes, self.now);
+                self.settle();
+            }
+            while let Some((at, host, id, plan)) = self.plans.first().copied().filter(|(at, ..)| *at <= self.now) {
+                self.plans.remove(&(at, host, id, plan));
+                self.carry_out(host, id, plan);
+                self.settle();
+            }
+            for host in 0..2 {
+                self.managers[host].on_timeout(self.now);
+                self.settle();
+            }
+            if self.random.below(1000) < self.faults.killed {
+                let host = self.random.below(2) as usize;
+                let ids: Vec<_> = self.known[host].keys().copied().collect();
+                if !ids.is_empty() {
+                    let id = ids[self.random.below(ids.len() as u64) as usize];
+                    self.carry_out(host, id, Plan::Destroy);
+                    self.settle();
+                }
+            }
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// All programs end; then nothing is left, however the network is.
+    fn end(&mut self) {
+        for host in 0..2 {
+            for id in self.known[host].keys().copied().collect::<Vec<_>>() {
+                self.carry_out(host, id, Plan::Destroy);
+            }
+        }
+        self.run(self.now + Duration::from_secs(400));
+        for (host, manager) in self.managers.iter().enumerate() {
+            assert!(manager.is_empty(), "host {host} keeps {} connections", manager.len());
+            assert_eq!(manager.poll_timeout(), None, "host {host} has a timer for nothing");
+            assert!(!(0..=self.qpns).any(|qpn| manager.holds(Qpn::from_wire(qpn))), "a queue pair number is held");
+        }
+    }
+}
+
+#[test]
+fn a_connection_is_made_and_ended() {
+    let mut world = World::new(1, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let id = world.connect(SERVICE);
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.managers[0].state(id), Some(CmState::Established));
+    assert_eq!((world.established, world.refused), ([1, 1], 0));
+    world.run(Duration::from_secs(30));
+    assert_eq!(world.disconnected, 2, "each side is told once");
+    world.end();
+    let counters = world.managers[0].counters();
+    assert_eq!((counters.unknown, counters.out_of_state, counters.discarded), (0, 0, 0));
+}
+
+#[test]
+fn a_port_without_a_listener_refuses_at_once() {
+    let mut world = World::new(2, Faults::default());
+    world.connect(SERVICE);
+    world.run(Duration::from_millis(100));
+    assert_eq!((world.refused, world.managers[0].len()), (1, 0));
+    assert_eq!(world.managers[0].poll_timeout(), None);
+    world.end();
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_as_long_as_linux_waits() {
+    let mut world = World::new(3, Faults { lost: 100, ..Faults::default() });
+    world.connect(SERVICE);
+    world.run(Duration::from_secs(73));
+    assert_eq!(world.unreachable, 0);
+    world.run(Duration::from_secs(75));
+    assert_eq!(world.unreachable, 1);
+    world.end();
+}
+
+#[test]
+fn one_lost_datagram_costs_a_fraction_of_a_second() {
+    for lost in 0..3 {
+        let mut world = World::new(4, Faults::default());
+        world.managers[1].listen(SERVICE, 10).expect("free");
+        world.connect(SERVICE);
+        let mut seen = 0;
+        while world.established != [1, 1] {
+            world.settle();
+            if let Some(entry) = world.network.first_entry() {
+                let key = *entry.key();
+                if seen == lost {
+                    entry.remove();
+                }
+                seen += 1;
+                world.run(key.0);
+            } else {
+                world.run(world.now + Duration::from_millis(1));
+            }
+            assert!(world.now < Duration::from_millis(400), "REQ, REP, RTU: {lost}");
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_requests_stops_at_the_backlog() {
+    let mut world = World::new(5, Faults { unwilling: 100, ..Faults::default() });
+    world.managers[1].listen(SERVICE, 3).expect("free");
+    for _ in 0..100 {
+        world.connect(SERVICE);
+    }
+    world.run(Duration::from_millis(30));
+    assert!(world.managers[1].len() <= 3, "{}", world.managers[1].len());
+    world.run(Duration::from_secs(200));
+    // Three at a time for up to 20 s each; the others wait, and some of them in vain.
+    assert!(world.refused >= 10, "{}", world.refused);
+    assert_eq!(world.refused + world.unreachable, 100, "each ends");
+    world.end();
+}
+
+#[test]
+fn a_host_that_forgot_its_connections_may_use_its_queue_pairs_again() {
+    let mut world = World::new(6, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    world.connect(SERVICE);
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.established, [1, 1]);
+    // Started anew: the same adapter, the same first queue pair number.
+    world.managers[0] = ConnectionManager::new(&CmConfig { ca: CaGuid(100), seed: 77, connections_max: 10 });
+    world.known[0].clear();
+    world.plans.clear();
+    world.qpns = 16;
+    world.connect(SERVICE);
+    world.run(Duration::from_secs(10));
+    assert_eq!((world.refused, world.disconnected), (1, 1), "the old connection ends, the request is refused as stale");
+    world.connect(SERVICE);
+    world.run(world.now + Duration::from_millis(200));
+    assert_eq!(world.established, [2, 2]);
+    world.end();
+}
+
+/// A connection, without plans of its programs; its numbers at both hosts.
+fn connected(seed: u64) -> (World, [CommId; 2]) {
+    let mut world = World::new(seed, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let id = world.connect(SERVICE);
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.established, [1, 1]);
+    world.plans.clear();
+    let other = *world.known[1].keys().next().expect("the other end");
+    (world, [id, other])
+}
+
+#[test]
+fn the_peer_of_a_program_that_ends_is_told() {
+    for host in 0..2 {
+        let (mut world, ids) = connected(8);
+        world.carry_out(host, ids[host], Plan::Destroy);
+        world.run(world.now + Duration::from_millis(100));
+        assert!(world.disconnected == 1 && world.known[1 - host][&ids[1 - host]].ended);
+        world.end();
+    }
+}
+
+#[test]
+fn a_queue_pair_number_is_free_again_once_both_have_disconnected() {
+    let (mut world, ids) = connected(9);
+    for (host, id) in ids.into_iter().enumerate() {
+        world.carry_out(host, id, Plan::Disconnect);
+        world.run(world.now + Duration::from_millis(50));
+    }
+    assert_eq!(world.managers[1].state(ids[1]), Some(CmState::TimeWait));
+    world.qpns = 16;
+    world.connect(SERVICE);
+    world.run(world.now + Duration::from_millis(100));
+    assert_eq!((world.established, world.refused), ([2, 2], 0));
+}
+
+/// From the right address, with a number of ours, but about another connection or queue pair.
+#[test]
+fn a_message_with_a_wrong_number_changes_nothing() {
+    let (mut world, [id, other]) = connected(10);
+    let rej = Rej {
+        local: CommId(other.0 ^ 1),
+        remote: id,
+        message: RejectedMessage::Other,
+        info_length: 0,
+        reason: reject_reason::CONSUMER_DEFINED,
+        info: [0; 72],
+        private_data: [0; 148],
+    };
+    let dreq = Dreq { local: other, remote: id, remote_qpn: Qpn::from_wire(0xabc), private_data: [0; 220] };
+    let drep = Drep { local: other, remote: id, private_data: [0; 224] };
+    for message in [CmMessage::Rej(rej), CmMessage::Dreq(dreq), CmMessage::Drep(drep)] {
+        let bytes = Mad { transaction: TransactionId(5), modifier: 0, message }.to_bytes();
+        world.managers[0].on_datagram(address(0), &bytes, world.now);
+        assert!(world.managers[0].poll_event().is_none() && world.managers[0].poll_transmit().is_none());
+        assert_eq!(world.managers[0].state(id), Some(CmState::Established), "{message:?}");
+    }
+    world.end();
+}
+
+#[test]
+fn a_lost_refusal_is_given_again() {
+    let mut world = World::new(11, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    world.connect(SERVICE);
+    world.faults.unwilling = 100;
+    world.run(Duration::from_millis(25));
+    world.plans.clear();
+    let id = *world.known[1].keys().next().expect("it was asked");
+    world.managers[1].reject(id, reject_reason::CONSUMER_DEFINED, [3; 148], world.now).expect("it waits for that");
+    assert!(world.managers[1].poll_transmit().is_some() && world.refused == 0, "lost");
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.refused, 1);
+}
+
+#[test]
+fn a_listener_hears_that_the_peer_has_given_up() {
+    let mut world = World::new(12, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let id = world.connect(SERVICE);
+    world.faults.unwilling = 100;
+    world.run(Duration::from_millis(25));
+    world.plans.clear();
+    let other = *world.known[1].keys().next().expect("it was asked");
+    // Before the peer knows the listener's number.
+    world.carry_out(0, id, Plan::Destroy);
+    world.run(world.now + Duration::from_millis(50));
+    assert!(world.known[1][&other].ended && world.managers[0].is_empty());
+    world.end();
+}
+
+#[test]
+fn a_request_that_the_program_does_not_answer_ends() {
+    let mut world = World::new(13, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let id = world.connect(SERVICE);
+    world.faults.unwilling = 100;
+    world.run(Duration::from_millis(25));
+    world.plans.clear();
+    let other = *world.known[1].keys().next().expect("it was asked");
+    world.faults.lost = 100;
+    world.carry_out(0, id, Plan::Destroy);
+    world.run(Duration::from_secs(130));
+    assert!(!world.known[1][&other].ended);
+    world.run(Duration::from_secs(132));
+    assert!(world.known[1].get(&other).is_none_or(|known| known.ended), "its peer is not there any more");
+}
+
+#[test]
+fn strangers_end_no_connection() {
+    let mut world = World::new(7, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let id = world.connect(SERVICE);
+    let mut heard = Vec::new();
+    while world.established != [1, 1] {
+        world.settle();
+        heard.extend(world.network.values().cloned());
+        world.run(world.now + Duration::from_millis(1));
+    }
+    world.plans.clear();
+    // Each message of the connection again, and ends of it with the right numbers, from elsewhere.
+    let stranger = |host: usize| PeerAddress { remote: [9; 16], ..address(host) };
+    for (host, _, bytes) in &heard {
+        world.managers[*host].on_datagram(stranger(*host), bytes, world.now);
+        for attribute in [0x12, 0x15, 0x16] {
+            let mut forged = bytes.clone();
+            forged[17] = attribute;
+            world.managers[*host].on_datagram(stranger(*host), &forged, world.now);
+        }
+    }
+    for manager in &mut world.managers {
+        while manager.poll_transmit().is_some() {}
+        assert!(manager.poll_event().is_none_or(|event| matches!(event, CmEvent::Requested { .. })));
+    }
+    assert_eq!(world.managers[0].state(id), Some(CmState::Established));
+}
+
+#[test]
+fn after_any_faults_of_network_and_programs_nothing_is_left() {
+    let mut totals = ([0; 2], 0, 0, 0);
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let faults = Faults {
+            lost: [0, 5, 20, 40][random.below(4) as usize],
+            twice: random.below(30),
+            killed: [0, 10, 50][random.below(3) as usize],
+            unwilling: random.below(30),
+        };
+        let mut world = World::new(seed, faults);
+        world.managers[1].listen(SERVICE, 5).expect("free");
+        for _ in 0..20 {
+            world.connect(SERVICE);
+            let pause = world.random.below(300_000);
+            world.run(world.now + Duration::from_micros(pause));
+        }
+        world.run(world.now + Duration::from_secs(60));
+        world.end();
+        if faults.killed == 0 {
+            assert_eq!(world.unreachable, 0, "seed {seed}, {faults:?}: the network is not that bad");
+        }
+        let (established, refused, unreachable, disconnected) = &mut totals;
+        (0..2).for_each(|host| established[host] += world.established[host]);
+        *refused += world.refused;
+        *unreachable += world.unreachable;
+        *disconnected += world.disconnected;
+    }
+    let (established, refused, ..) = totals;
+    assert!(established.iter().all(|count| *count > 3000) && refused > 500, "the runs do what they should: {totals:?}");
+}
