@@ -32,14 +32,16 @@ impl YieldLimiter {
         Self { since: Instant::now(), not_before: AtomicU64::new(0), next_pause: AtomicU64::new(SHORTEST_PAUSE_NS) }
     }
 
-    /// Lets other threads run, if they do not compute.
-    pub(crate) fn yield_core(&self) {
+    /// Lets other threads run. Returns false, without doing so, while they compute: the thread had
+    /// better sleep, for the kernel prefers one that wakes.
+    pub(crate) fn yield_core(&self) -> bool {
         let before = self.since.elapsed();
         if !self.may_yield(before) {
-            return std::hint::spin_loop();
+            return false;
         }
         thread::yield_now();
         self.on_return(before, self.since.elapsed());
+        true
     }
 
     fn may_yield(&self, now: Duration) -> bool {

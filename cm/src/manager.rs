@@ -21,7 +21,9 @@ use crate::{
     event::CmEvent,
     random::Generator,
     time,
-    wire::{CaGuid, CmMessage, CommId, Mad, Rej, RejectedMessage, ServiceId, TransactionId, reject_reason},
+    wire::{
+        AdditionalInfo, CaGuid, CmMessage, CommId, Mad, Rej, RejectedMessage, ServiceId, TransactionId, reject_reason,
+    },
 };
 
 /// Reasons why a call was refused.
@@ -270,15 +272,13 @@ impl ConnectionManager {
             local: id,
             remote: connection.remote,
             message,
-            info_length: 0,
             reason,
-            info: [0; 72],
+            info: AdditionalInfo::NONE,
             private_data: [0; 148],
         };
         if reason == reject_reason::TIMEOUT {
             // The peer may not know our number: it finds the connection by the adapter's.
-            rej.info_length = 8;
-            rej.info[..8].copy_from_slice(&self.ca.0.to_be_bytes());
+            rej.info = AdditionalInfo::new(&self.ca.0.to_be_bytes());
         }
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));

@@ -86,11 +86,10 @@ fn addresses_of_ipv6_stand_in_the_cma_header() {
 #[test]
 fn a_port_without_a_listener_is_refused_by_its_reason() {
     let messages = messages_of("cm_reject_noport.pcap");
-    let [CmMessage::Req(req), CmMessage::Rej(Rej { local, remote, message, reason, info_length, .. })] = messages[..]
-    else {
+    let [CmMessage::Req(req), CmMessage::Rej(Rej { local, remote, message, reason, info, .. })] = messages[..] else {
         panic!("{messages:?}")
     };
-    assert_eq!((local.0, remote, message, info_length), (0, req.local, RejectedMessage::Req, 0));
+    assert_eq!((local.0, remote, message, info.as_bytes()), (0, req.local, RejectedMessage::Req, &[][..]));
     assert_eq!(reason, reject_reason::INVALID_SERVICE_ID);
 }
 

@@ -10,8 +10,8 @@ use std::{
 use roced_cm::{
     Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, PeerAddress,
     wire::{
-        CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej, RejectedMessage, ServiceId,
-        TransactionId, TransportService, reject_reason,
+        AdditionalInfo, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej, RejectedMessage,
+        ServiceId, TransactionId, TransportService, reject_reason,
     },
 };
 use roced_types::{DeviceId, Qpn};
@@ -456,9 +456,8 @@ fn a_message_with_a_wrong_number_changes_nothing() {
         local: CommId(other.0 ^ 1),
         remote: id,
         message: RejectedMessage::Other,
-        info_length: 0,
         reason: reject_reason::CONSUMER_DEFINED,
-        info: [0; 72],
+        info: AdditionalInfo::NONE,
         private_data: [0; 148],
     };
     let dreq = Dreq { local: other, remote: id, remote_qpn: Qpn::from_wire(0xabc), private_data: [0; 220] };

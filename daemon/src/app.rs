@@ -363,10 +363,10 @@ impl Daemon {
 
     fn watch_workers(&mut self, now: Instant) {
         let stuck = self.workers.find_stuck();
-        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::blocking_sessions) {
+        if let Some(sessions) = self.stall_attribution.look(stuck.first().copied(), access_log::blocking_sessions) {
             self.clients.on_blocked(sessions);
         }
-        match self.watchdog.look(now, stuck) {
+        match self.watchdog.look(now, &stuck) {
             Health::Good => {}
             Health::Stuck(worker, so_far) => {
                 warn!(

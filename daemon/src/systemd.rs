@@ -59,8 +59,8 @@ impl ServiceManager {
         self.watchdog_due
     }
 
-    /// Tells the watchdog that the daemon is alive, if it is time to. The caller has made sure that
-    /// its workers are, too: not calling this is how a stuck daemon gets restarted.
+    /// Tells the watchdog that the control thread is alive, if it is time to. Workers that are stuck
+    /// are the daemon's own matter.
     pub fn on_deadline(&mut self, now: Instant) {
         if self.watchdog_due.is_none_or(|due| now < due) {
             return;

@@ -6,12 +6,18 @@ mod served;
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use roced_abi::COMPLETIONS_MAX;
 use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
@@ -144,6 +150,45 @@ fn one_request_makes_one_event_with_two_workers_and_over_a_resize() {
         assert!(channel.next_event().expect("alive").is_none(), "one request, one event");
     }
     assert!(pair.device.is_alive());
+}
+
+/// Two threads wait as programs of verbs do, in a call that blocks. No event of a queue that is there
+/// is lost while others are destroyed, and the end of the daemon ends the calls.
+#[test]
+fn threads_that_block_get_the_events_of_queues_that_are_there() {
+    let served = Served::start();
+    let mut channel = None;
+    let Pair { device, .. } = Pair::new(&served, |device| {
+        channel = Some(device.channel().expect("a channel"));
+        None
+    });
+    let channel = channel.expect("made above");
+    fcntl(channel.as_fd(), FcntlArg::F_SETFL(OFlag::empty())).expect("it can block");
+    let alive = Pair::of(&device, Some(&channel));
+    let (told, heard) = mpsc::channel();
+    thread::scope(|scope| {
+        for told in [told.clone(), told] {
+            let channel = &channel;
+            scope.spawn(move || {
+                while let Ok(cqn) = channel.receive() {
+                    told.send(cqn).expect("somebody listens");
+                }
+            });
+        }
+        for _ in 0..30 {
+            // Destroyed as its event comes.
+            let gone = Pair::of(&device, Some(&channel));
+            gone.cq.arm(Notify::Any);
+            gone.post(0, 1).expect("room");
+            drop(gone);
+            alive.cq.arm(Notify::Any);
+            alive.post(0, 1).expect("room");
+            while heard.recv_timeout(SOON).expect("its event comes") != alive.cq.cqn() {}
+            let mut one = [Completion::EMPTY];
+            eventually("it completed", || alive.cq.poll(&mut one).expect("alive") == 1);
+        }
+        drop(served);
+    });
 }
 
 /// As verbs have it: a program that polls the descriptor does not block in the call that follows.

@@ -1,5 +1,5 @@
 /* Wrong calls, and calls in a wrong order, as a program of verbs makes them by mistake or on purpose: each fails by the error that manual pages and
- * drivers have for it, changes nothing, and the objects work afterward.
+ * drivers have for it (or by ours, where they leave it open or crash), changes nothing, and the objects work afterward.
  *
  *   misuse DEVICE GID_INDEX
  */
@@ -142,7 +142,7 @@ static void windows(void)
 	CHECK(answer == EINVAL || answer == EPERM || answer == EACCES);
 	bind.bind_info.mr = mr;
 	CHECK(ibv_bind_mw(pair.qps[0], mw, &bind) == 0 && reap(pair.cq) == IBV_WC_SUCCESS);
-	CHECK(ibv_dereg_mr(mr) == EBUSY);
+	CHECK(ibv_dereg_mr(mr) != 0);
 	CHECK(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(plain) == 0 && ibv_dereg_mr(mr) == 0);
 	works(&pair);
 	end_pair(&pair);
@@ -315,7 +315,8 @@ static void posting(void)
 	wrong.num_sge = -1;
 	CHECK(ibv_post_send(pair.qps[0], &good, &bad) == EINVAL && bad == &wrong && reap(pair.cq) == IBV_WC_SUCCESS);
 	wrong.num_sge = 1, wrong.opcode = 77;
-	CHECK(ibv_post_send(pair.qps[0], &good, &bad) == EOPNOTSUPP && bad == &wrong && reap(pair.cq) == IBV_WC_SUCCESS);
+	int unknown = ibv_post_send(pair.qps[0], &good, &bad);
+	CHECK((unknown == EINVAL || unknown == EOPNOTSUPP) && bad == &wrong && reap(pair.cq) == IBV_WC_SUCCESS);
 	sges[0].length = made.cap.max_inline_data + 1;
 	wrong.opcode = IBV_WR_RDMA_WRITE, wrong.send_flags |= IBV_SEND_INLINE;
 	CHECK(sges[0].length <= 4096);

@@ -9,7 +9,7 @@ use crate::{
     connection::CmState,
     event::CmEvent,
     time,
-    wire::{CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId},
+    wire::{AdditionalInfo, CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId},
 };
 
 /// How a connection is accepted.
@@ -103,8 +103,14 @@ impl ConnectionManager {
             CmState::RepReceived => RejectedMessage::Rep,
             state => return Err(CmError::State(state)),
         };
-        let rej =
-            Rej { local: id, remote: connection.remote, message, info_length: 0, reason, info: [0; 72], private_data };
+        let rej = Rej {
+            local: id,
+            remote: connection.remote,
+            message,
+            reason,
+            info: AdditionalInfo::NONE,
+            private_data,
+        };
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));
         // A REQ that comes again, for the REJ was lost, is answered in the same way.

@@ -8,8 +8,8 @@ use crate::{
     event::CmEvent,
     time,
     wire::{
-        CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
-        reject_reason,
+        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu,
+        TransactionId, reject_reason,
     },
 };
 
@@ -46,9 +46,8 @@ impl ConnectionManager {
             local: CommId(0),
             remote: req.local,
             message: RejectedMessage::Req,
-            info_length: 0,
             reason,
-            info: [0; 72],
+            info: AdditionalInfo::NONE,
             private_data: [0; 148],
         };
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
@@ -157,9 +156,8 @@ impl ConnectionManager {
                 local: CommId(0),
                 remote: rep.local,
                 message: RejectedMessage::Rep,
-                info_length: 0,
                 reason: reject_reason::INVALID_COMM_ID,
-                info: [0; 72],
+                info: AdditionalInfo::NONE,
                 private_data: [0; 148],
             };
             return self.send(from, transaction, CmMessage::Rej(rej));
@@ -222,9 +220,10 @@ impl ConnectionManager {
     }
 
     fn on_rej(&mut self, from: PeerAddress, rej: &Rej, now: Duration) {
-        let id = if rej.reason == reject_reason::TIMEOUT && rej.info_length >= 8 {
+        let ca = rej.info.as_bytes().first_chunk().filter(|_| rej.reason == reject_reason::TIMEOUT);
+        let id = if let Some(ca) = ca {
             // Of a peer that may not know our number.
-            let ca = CaGuid(u64::from_be_bytes(core::array::from_fn(|byte| rej.info[byte])));
+            let ca = CaGuid(u64::from_be_bytes(*ca));
             self.by_remote.get(&(from, ca, rej.local)).copied().unwrap_or(rej.remote)
         } else {
             rej.remote

@@ -19,8 +19,12 @@ pub enum TransportService {
     /// Extended reliable connection.
     Xrc,
     /// An extended service without a name.
-    Reserved(u8),
+    Reserved(ReservedService),
 }
+
+/// Number of an extended service without a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedService(u8);
 
 /// REQ: asks for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ impl Req {
             (1, _) => TransportService::Uc,
             (2, _) => TransportService::Rd,
             (_, 1) => TransportService::Xrc,
-            (_, other) => TransportService::Reserved(other),
+            (_, other) => TransportService::Reserved(ReservedService(other)),
         };
         Self {
             local: CommId(body.u32(0)),
@@ -122,7 +126,7 @@ impl Req {
             TransportService::Uc => (1, 0),
             TransportService::Rd => (2, 0),
             TransportService::Xrc => (3, 1),
-            TransportService::Reserved(other) => (3, other),
+            TransportService::Reserved(ReservedService(other)) => (3, other),
         };
         body.u32(0, self.local.0);
         body.u24(5, self.ece_vendor);

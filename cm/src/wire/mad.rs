@@ -145,7 +145,7 @@ pub struct Mad {
     pub transaction: TransactionId,
     /// Attribute modifier: options of the vendor in REQ, REP and SIDR_REP, else 0.
     pub modifier: u32,
-    /// CmMessage.
+    /// Message.
     pub message: CmMessage,
 }
 

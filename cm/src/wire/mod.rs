@@ -20,11 +20,11 @@ mod service_id;
 mod sidr;
 
 pub use cma::{CmaAddress, CmaHeader, CmaHeaderError};
-pub use connection::{Rep, Req, Rtu, TransportService};
+pub use connection::{Rep, Req, ReservedService, Rtu, TransportService};
 pub use ending::{Drep, Dreq};
 pub use mad::{Attribute, CmMessage, Discard, MAD_BYTES, Mad};
 pub use path::ConnectionPath;
-pub use refusal::{Mra, Rej, RejectedMessage, reject_reason};
+pub use refusal::{AdditionalInfo, Mra, Rej, RejectedMessage, reject_reason};
 pub use service_id::{PortSpace, ServiceId};
 pub use sidr::{SidrRep, SidrReq, sidr_status};
 

@@ -25,10 +25,44 @@ pub mod reject_reason {
     pub const STALE_CONNECTION: u16 = 10;
     /// No such GID; the additional information has one.
     pub const INVALID_GID: u16 = 12;
-    /// Another connection manager's version; the additional information has ours.
-    pub const INVALID_CLASS_VERSION: u16 = 31;
+    /// The path MTU is too large.
+    pub const INVALID_PATH_MTU: u16 = 26;
     /// The program refused; private data is the program's.
     pub const CONSUMER_DEFINED: u16 = 28;
+    /// Options of the vendor are not supported.
+    pub const VENDOR_OPTION_NOT_SUPPORTED: u16 = 35;
+}
+
+/// Additional information of a REJ or a SIDR_REP. Its length may be wrong on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdditionalInfo {
+    pub(super) length: u8,
+    pub(super) bytes: [u8; Self::BYTES_MAX],
+}
+
+impl AdditionalInfo {
+    /// Room for it.
+    pub const BYTES_MAX: usize = 72;
+    /// None.
+    pub const NONE: Self = Self { length: 0, bytes: [0; Self::BYTES_MAX] };
+
+    /// The first [`Self::BYTES_MAX`] of `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut info = Self::NONE;
+        let length = bytes.len().min(Self::BYTES_MAX);
+        info.bytes[..length].copy_from_slice(&bytes[..length]);
+        info.length = length as u8;
+        info
+    }
+
+    /// The information, as long as it says and there is room for.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length).min(Self::BYTES_MAX)]
+    }
+
+    pub(super) fn read(length: u8, body: BodyReader<'_>, at: usize) -> Self {
+        Self { length, bytes: body.bytes(at) }
+    }
 }
 
 /// The message that a REJ or an MRA answers.
@@ -103,12 +137,10 @@ pub struct Rej {
     pub remote: CommId,
     /// The refused message.
     pub message: RejectedMessage,
-    /// Bytes of additional information, 7 bits.
-    pub info_length: u8,
     /// Reason: [`reject_reason`].
     pub reason: u16,
     /// Additional information.
-    pub info: [u8; 72],
+    pub info: AdditionalInfo,
     /// Private data.
     pub private_data: [u8; 148],
 }
@@ -119,9 +151,8 @@ impl Rej {
             local: CommId(body.u32(0)),
             remote: CommId(body.u32(4)),
             message: RejectedMessage::from_bits(body.bits(8, 7, 6)),
-            info_length: body.bits(9, 7, 1),
             reason: body.u16(10),
-            info: body.bytes(12),
+            info: AdditionalInfo::read(body.bits(9, 7, 1), body, 12),
             private_data: body.bytes(84),
         }
     }
@@ -130,9 +161,9 @@ impl Rej {
         body.u32(0, self.local.0);
         body.u32(4, self.remote.0);
         body.bits(8, 7, 6, self.message.bits());
-        body.bits(9, 7, 1, self.info_length);
+        body.bits(9, 7, 1, self.info.length);
         body.u16(10, self.reason);
-        body.bytes(12, self.info);
+        body.bytes(12, self.info.bytes);
         body.bytes(84, self.private_data);
     }
 }

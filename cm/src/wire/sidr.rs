@@ -3,7 +3,7 @@
 use roced_types::Qpn;
 
 use super::{
-    CommId, ServiceId,
+    AdditionalInfo, CommId, ServiceId,
     body::{BodyReader, BodyWriter},
 };
 
@@ -57,8 +57,6 @@ pub struct SidrRep {
     pub request: CommId,
     /// Result: [`sidr_status`].
     pub status: u8,
-    /// Bytes of additional information.
-    pub info_length: u8,
     /// Vendor of the options in the MAD's modifier, 24 bits; 0 without options.
     pub ece_vendor: u32,
     /// The queue pair.
@@ -68,7 +66,7 @@ pub struct SidrRep {
     /// Q_Key of its datagrams.
     pub qkey: u32,
     /// Additional information.
-    pub info: [u8; 72],
+    pub info: AdditionalInfo,
     /// Private data.
     pub private_data: [u8; 136],
 }
@@ -79,12 +77,11 @@ impl SidrRep {
         Self {
             request: CommId(body.u32(0)),
             status: body.u8(4),
-            info_length: body.u8(5),
             ece_vendor: u32::from_be_bytes([0, high, middle, low]),
             qpn: body.qpn(8),
             service_id: ServiceId(body.u64(12)),
             qkey: body.u32(20),
-            info: body.bytes(24),
+            info: AdditionalInfo::read(body.u8(5), body, 24),
             private_data: body.bytes(96),
         }
     }
@@ -93,13 +90,13 @@ impl SidrRep {
         let [_, high, middle, low] = self.ece_vendor.to_be_bytes();
         body.u32(0, self.request.0);
         body.u8(4, self.status);
-        body.u8(5, self.info_length);
+        body.u8(5, self.info.length);
         body.bytes(6, [high, middle]);
         body.qpn(8, self.qpn);
         body.u8(11, low);
         body.u64(12, self.service_id.0);
         body.u32(20, self.qkey);
-        body.bytes(24, self.info);
+        body.bytes(24, self.info.bytes);
         body.bytes(96, self.private_data);
     }
 }

@@ -4,7 +4,10 @@
 //! clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which
 //! waits for longer, is for the control thread.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use roced_types::WorkerId;
 
@@ -29,28 +32,30 @@ pub(super) enum Health {
 /// Observations so far.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
-    stuck: Option<(WorkerId, Instant)>,
+    /// Since when each stuck worker is.
+    since: BTreeMap<WorkerId, Instant>,
     looked: Option<Instant>,
 }
 
 impl Watchdog {
-    /// Examines the workers: `stuck` is a worker that has not polled since the last call.
-    pub(super) fn look(&mut self, now: Instant, stuck: Option<WorkerId>) -> Health {
-        // If this thread was delayed, so was the whole machine, by a suspension for example. Then
-        // no worker is at fault.
-        let held_up = self.looked.is_some_and(|looked| now - looked > 3 * PERIOD);
+    /// Examines the workers: those in `stuck` have not polled since the last call. Tells of the one
+    /// that is stuck for longest.
+    pub(super) fn look(&mut self, now: Instant, stuck: &[WorkerId]) -> Health {
+        self.since.retain(|worker, _| stuck.contains(worker));
+        // If this thread was delayed, so was the whole machine, by a suspension for example. That
+        // time counts for no worker.
+        let gap = self.looked.map_or(Duration::ZERO, |looked| now - looked);
         self.looked = Some(now);
-        let Some(worker) = stuck.filter(|_| !held_up) else {
-            self.stuck = None;
+        if gap > 3 * PERIOD {
+            self.since.values_mut().for_each(|since| *since += gap);
             return Health::Good;
-        };
-        let since = match self.stuck {
-            Some((same, since)) if same == worker => since,
-            _ => now,
-        };
-        self.stuck = Some((worker, since));
-        let so_far = now - since + PERIOD;
-        if so_far < PATIENCE { Health::Stuck(worker, so_far) } else { Health::Dead(worker, so_far) }
+        }
+        for worker in stuck {
+            self.since.entry(*worker).or_insert(now);
+        }
+        let Some((worker, since)) = self.since.iter().min_by_key(|(_, since)| **since) else { return Health::Good };
+        let so_far = now - *since + PERIOD;
+        if so_far < PATIENCE { Health::Stuck(*worker, so_far) } else { Health::Dead(*worker, so_far) }
     }
 }
 
@@ -63,22 +68,37 @@ mod tests {
         let begin = Instant::now();
         let mut watchdog = Watchdog::default();
         let worker = WorkerId(1);
-        assert_eq!(watchdog.look(begin, None), Health::Good);
+        assert_eq!(watchdog.look(begin, &[]), Health::Good);
         for second in 1..PATIENCE.as_secs() {
-            let seen = watchdog.look(begin + PERIOD * second as u32, Some(worker));
+            let seen = watchdog.look(begin + PERIOD * second as u32, &[worker]);
             assert_eq!(seen, Health::Stuck(worker, Duration::from_secs(second)));
         }
         let end = begin + PATIENCE;
-        assert_eq!(watchdog.look(end, Some(worker)), Health::Dead(worker, PATIENCE));
-        assert_eq!(watchdog.look(end + PERIOD, None), Health::Good);
-        assert_eq!(watchdog.look(end + 2 * PERIOD, Some(worker)), Health::Stuck(worker, PERIOD));
+        assert_eq!(watchdog.look(end, &[worker]), Health::Dead(worker, PATIENCE));
+        assert_eq!(watchdog.look(end + PERIOD, &[]), Health::Good);
+        assert_eq!(watchdog.look(end + 2 * PERIOD, &[worker]), Health::Stuck(worker, PERIOD));
+    }
+
+    #[test]
+    fn a_worker_that_stalls_now_and_then_hides_no_other() {
+        let begin = Instant::now();
+        let mut watchdog = Watchdog::default();
+        for second in 1..PATIENCE.as_secs() as u32 {
+            let stuck = if second % 5 == 0 { &[WorkerId(0), WorkerId(1)][..] } else { &[WorkerId(1)] };
+            let seen = watchdog.look(begin + PERIOD * second, stuck);
+            assert_eq!(seen, Health::Stuck(WorkerId(1), PERIOD * second));
+        }
+        assert_eq!(watchdog.look(begin + PATIENCE, &[WorkerId(1)]), Health::Dead(WorkerId(1), PATIENCE));
     }
 
     #[test]
     fn a_suspended_machine_attributes_no_stall() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::default();
-        watchdog.look(begin, Some(WorkerId(0)));
-        assert_eq!(watchdog.look(begin + Duration::from_secs(600), Some(WorkerId(0))), Health::Good);
+        let worker = WorkerId(0);
+        watchdog.look(begin, &[worker]);
+        let later = begin + Duration::from_secs(600);
+        assert_eq!(watchdog.look(later, &[worker]), Health::Good);
+        assert_eq!(watchdog.look(later + PERIOD, &[worker]), Health::Stuck(worker, 2 * PERIOD), "the rest counts");
     }
 }

@@ -140,6 +140,8 @@ pub(crate) struct WindowBound {
 #[derive(Debug)]
 pub(crate) struct ChannelObject {
     pub(crate) channel: Arc<CqChannel>,
+    /// Queues that there is room for. Events of destroyed queues may occupy it for a while.
+    pub(crate) room: u32,
     /// Completion queues that report to it.
     pub(crate) users: u32,
 }

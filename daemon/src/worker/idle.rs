@@ -35,8 +35,8 @@ use roced_transport::clock::Nanos;
 
 use super::{wake::Waker, yield_pause::YieldPause};
 
-/// A yield that took longer was used by a thread that computes, not by one that waits for the
-/// worker. The shortest time slice of Linux is 0.7 ms.
+/// A yield that took longer was used by a thread that computes or moves data, not by one that waits
+/// for the worker. The shortest time slice of Linux is 0.7 ms.
 const LONG_YIELD: Nanos = Nanos::from_micros(500);
 
 /// How a worker waits.
@@ -85,13 +85,9 @@ impl Idle {
         self.policy != Policy::Spin
     }
 
-    /// Lets other threads run, before the worker looks again: not while they compute.
-    pub fn yield_core(&self, now: Nanos) {
-        if self.pause.may_yield(now) {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
-        }
+    /// Whether the worker may yield its core: not while other threads compute on it.
+    pub fn may_yield(&self, now: Nanos) -> bool {
+        self.pause.may_yield(now)
     }
 
     /// After the poll iteration that began at `now` and did something, or did not.

@@ -500,10 +500,17 @@ impl<N: Nic> Worker<N> {
         // The clock is read again: the poll iteration may have been long, and a timer must not be
         // slept over.
         let now = monotonic_now();
-        let at_most = (deadline - now).min(limit);
-        if frames_there || at_most == Nanos(0) {
-            // There may be nothing to do but wait for a driver that is slow to take frames.
-            return self.idle.yield_core(now);
+        let mut at_most = (deadline - now).min(limit);
+        if at_most == Nanos(0) {
+            return;
+        }
+        if frames_there {
+            // There may be nothing to do but wait for a driver that is slow to take frames, or for a
+            // thread that lets it. Frames to receive end the sleep at once.
+            if self.idle.may_yield(now) {
+                return std::thread::yield_now();
+            }
+            at_most = at_most.min(SLEEP_FULL);
         }
         let inbox = self.inbox.as_ref().expect("in its place between poll iterations");
         let queue_inbox = self.queue_inbox.as_ref().expect("likewise");

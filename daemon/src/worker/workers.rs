@@ -97,16 +97,16 @@ impl Workers {
         answer
     }
 
-    /// The first worker that has neither turned since the last call nor sleeps: it is stuck, or its
-    /// core is taken from it.
-    pub fn find_stuck(&mut self) -> Option<WorkerId> {
-        let mut stuck = None;
+    /// The workers that have neither polled since the last call nor sleep: they are stuck, or their
+    /// cores are taken from them.
+    pub fn find_stuck(&mut self) -> Vec<WorkerId> {
+        let mut stuck = Vec::new();
         for (number, (handle, last)) in self.handles.iter().zip(&mut self.last_polls).enumerate() {
-            let turns = handle.heartbeat.load(Ordering::Relaxed);
-            if turns == *last && !handle.waker.is_asleep() && stuck.is_none() {
-                stuck = Some(WorkerId(number as u32));
+            let polls = handle.heartbeat.load(Ordering::Relaxed);
+            if polls == *last && !handle.waker.is_asleep() {
+                stuck.push(WorkerId(number as u32));
             }
-            *last = turns;
+            *last = polls;
         }
         stuck
     }
@@ -178,13 +178,13 @@ mod tests {
         let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
         let endpoints = Arc::new(Endpoints::new([(DeviceId(0), WorkerId(0))]).expect("one endpoint"));
         let mut workers = Workers::new(vec![handle], endpoints);
-        assert_eq!(workers.find_stuck(), None, "it has just begun");
-        assert_eq!(workers.find_stuck(), Some(WorkerId(0)));
+        assert!(workers.find_stuck().is_empty(), "it has just begun");
+        assert_eq!(workers.find_stuck(), [WorkerId(0)]);
         heartbeat.store(1, Ordering::Relaxed);
-        assert_eq!(workers.find_stuck(), None);
+        assert!(workers.find_stuck().is_empty());
         waker.announce_sleep();
-        assert_eq!(workers.find_stuck(), None);
+        assert!(workers.find_stuck().is_empty());
         waker.announce_awake();
-        assert_eq!(workers.find_stuck(), Some(WorkerId(0)));
+        assert_eq!(workers.find_stuck(), [WorkerId(0)]);
     }
 }

@@ -284,8 +284,10 @@ impl Model {
             Some((sent, _)) if !matches!(sent.op, SendOp::Write | SendOp::WriteImm) => (opcode::RC_SEND_ONLY, None),
             _ => write,
         };
-        let is_acknowledged = offset < self.acknowledged || self.responses.contains(&offset);
-        (packet.bth.psn.plus(1) == self.first && how == write) || (is_acknowledged && how == of_its_class)
+        let is_acknowledged =
+            offset < self.acknowledged || (offset < self.sent_to() && self.responses.contains(&offset));
+        let is_before_all = packet.bth.psn.plus(1) == self.first && (self.unseen || self.acknowledged == 0);
+        (is_before_all && how == write) || (is_acknowledged && how == of_its_class)
     }
 
     /// A request says what was posted.
@@ -295,8 +297,6 @@ impl Model {
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
         if self.asks_only(packet, offset) {
-            // Or it is the work itself, if that is empty.
-            self.seen = self.at(offset).map_or(self.seen, |_| self.seen.max(offset + 1));
             return;
         }
         if self.service == ServiceType::Ud {

@@ -27,7 +27,7 @@ impl CallHandler<'_, '_> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let (channel, theirs) = CqChannel::create()?;
         let number = self.registry.channels.take();
-        self.objects.channels.insert(number, ChannelObject { channel: Arc::new(channel), users: 0 });
+        self.objects.channels.insert(number, ChannelObject { channel: Arc::new(channel), room: 0, users: 0 });
         Ok((Handle { handle: number }, vec![theirs]))
     }
 
@@ -48,8 +48,9 @@ impl CallHandler<'_, '_> {
         let channel = match request.channel {
             0 => None,
             number => {
-                let ChannelObject { channel, users } = find(&mut self.objects.channels, number)?;
-                channel.make_room(*users + 1)?;
+                let ChannelObject { channel, room, users } = find(&mut self.objects.channels, number)?;
+                channel.make_room(*room.max(&mut (*users + 1)))?;
+                *room = (*room).max(*users + 1);
                 Some(Arc::clone(channel))
             }
         };
