@@ -14,8 +14,8 @@ use roced_types::WorkerId;
 /// How often to look.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long a worker may be stuck: far longer than any poll iteration, also on a machine that swaps or was
-/// suspended; a guess.
+/// How long a worker may be stuck: far longer than any poll iteration, also on a machine that swaps
+/// or was suspended; a guess.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Health of the workers.
