@@ -103,14 +103,8 @@ impl ConnectionManager {
             CmState::RepReceived => RejectedMessage::Rep,
             state => return Err(CmError::State(state)),
         };
-        let rej = Rej {
-            local: id,
-            remote: connection.remote,
-            message,
-            reason,
-            info: AdditionalInfo::NONE,
-            private_data,
-        };
+        let rej =
+            Rej { local: id, remote: connection.remote, message, reason, info: AdditionalInfo::NONE, private_data };
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));
         // A REQ that comes again, for the REJ was lost, is answered in the same way.
