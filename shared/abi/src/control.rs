@@ -6,11 +6,12 @@
 //! between replies; their `op` is [`EVENT`].
 //!
 //! Every call is in `calls.rs`; its bodies are in the file of their subject. The first call is
-//! [`Hello`]. The second is [`OpenDevice`], once: a session works on one device. All other calls
-//! need it.
+//! [`Hello`]. The second is [`OpenDevice`] or [`OpenCm`], once: a session works on one device, or
+//! with the connection manager. All other calls need it.
 
 mod body;
 mod calls;
+mod cm;
 mod device;
 mod memory;
 mod numbers;
@@ -22,6 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 pub use self::{
     body::{Event, Handle, Nothing},
     calls::*,
+    cm::*,
     device::*,
     memory::*,
     numbers::{gid_type, limit, origin, rereg},
@@ -102,7 +104,7 @@ pub enum Refusal {
     Version = 1,
     /// No such call `[op]`.
     UnknownCall = 2,
-    /// A call before its time, or twice: `Hello` first, `OpenDevice` second.
+    /// A call before its time, or twice: `Hello` first, `OpenDevice` or `OpenCm` second.
     OutOfOrder = 3,
     /// No device of that name.
     NoSuchDevice = 4,
@@ -143,6 +145,8 @@ pub enum Refusal {
     /// The daemon does not proxy memory: by its config, or beside this version of NVIDIA's driver
     /// `[0 or major version]`.
     NotProxied = 21,
+    /// The connection manager refuses `[errno, as Linux gives it in this case]`.
+    Cm = 22,
 }
 
 impl Refusal {

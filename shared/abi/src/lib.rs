@@ -30,7 +30,7 @@ pub mod wqe;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says
 /// so before anything else.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Where the daemon listens for clients unless the config says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/roced/roced.sock";

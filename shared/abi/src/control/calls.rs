@@ -3,11 +3,13 @@
 use roced_types::QpAttributes;
 
 use super::{
-    AllocMwReply, AllocMwRequest, BODY_BYTES, Call, CreateAhRequest, CreateCqReply, CreateCqRequest, CreateQpReply,
-    CreateQpRequest, CreateSrqReply, CreateSrqRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply,
-    HelloRequest, Index, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest, ModifyQpRequest,
-    ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply, PortAttributes, QpStatistics, RegMrReply,
-    RegMrRequest, ReregMrRequest, ResizeCqRequest, SrqAttributes,
+    AcceptCmRequest, AllocMwReply, AllocMwRequest, BODY_BYTES, BindCmRequest, Call, CmRoute, ConnectCmRequest,
+    CreateAhRequest, CreateCmIdRequest, CreateCqReply, CreateCqRequest, CreateQpReply, CreateQpRequest, CreateSrqReply,
+    CreateSrqRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply, HelloRequest, Index,
+    JoinCmGroupRequest, ListenCmRequest, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest,
+    MigrateCmRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply, PortAttributes,
+    QpStatistics, RegMrReply, RegMrRequest, RejectCmRequest, ReregMrRequest, ResizeCqRequest, ResolveCmAddressRequest,
+    ResolveCmRouteRequest, SetCmOptionRequest, SrqAttributes, WriteCmEventRequest,
 };
 
 macro_rules! calls {
@@ -125,4 +127,47 @@ calls! {
     60 MapAndRegMr(MapAndRegMrRequest) -> MapAndRegMrReply;
     /// [`DeregMr`], and [`FreeMemory`] if no other region lies in the memory.
     61 DeregMrAndFree(Handle) -> Nothing;
+    /// Opens the connection manager in place of a device.
+    70 OpenCm(Nothing) -> Nothing;
+    /// Creates an event channel. Descriptor with the reply: the client's end of a socket pair; each
+    /// event is one [`CmChannelEvent`](super::CmChannelEvent).
+    71 CreateCmChannel(Nothing) -> Handle;
+    /// Destroys an event channel and the identifiers that belong to it.
+    72 DestroyCmChannel(Handle) -> Nothing;
+    /// Creates an identifier.
+    73 CreateCmId(CreateCmIdRequest) -> Handle;
+    /// Destroys an identifier, or leaves a multicast group if the number is of a membership. After
+    /// the reply no event of it is sent; a listener's requests that the client has not taken are
+    /// refused.
+    74 DestroyCmId(Handle) -> Nothing;
+    /// Binds an identifier to an address of this host.
+    75 BindCm(BindCmRequest) -> CmRoute;
+    /// Finds the device and the neighbor that lead to a destination; an event says so.
+    76 ResolveCmAddress(ResolveCmAddressRequest) -> CmRoute;
+    /// Fills in the path; an event says so.
+    77 ResolveCmRoute(ResolveCmRouteRequest) -> CmRoute;
+    /// Listens.
+    78 ListenCm(ListenCmRequest) -> CmRoute;
+    /// Asks the peer for a connection, or for the queue pair of a datagram service.
+    79 ConnectCm(ConnectCmRequest) -> Nothing;
+    /// Accepts a request of a peer.
+    80 AcceptCm(AcceptCmRequest) -> Nothing;
+    /// Confirms the peer's acceptance.
+    81 ConfirmCm(Handle) -> Nothing;
+    /// Refuses a request of a peer.
+    82 RejectCm(RejectCmRequest) -> Nothing;
+    /// Disconnects; without a connection nothing happens.
+    83 DisconnectCm(Handle) -> Nothing;
+    /// The first packet of the peer came before its confirmation: the connection is established.
+    84 EstablishCm(Handle) -> Nothing;
+    /// Joins a multicast group; an event says so. The reply names the membership.
+    85 JoinCmGroup(JoinCmGroupRequest) -> Handle;
+    /// Moves an identifier to another channel, with its events that the client has not taken.
+    86 MigrateCm(MigrateCmRequest) -> Nothing;
+    /// Sets an option.
+    87 SetCmOption(SetCmOptionRequest) -> Nothing;
+    /// Sends an event to the identifier's own channel.
+    88 WriteCmEvent(WriteCmEventRequest) -> Nothing;
+    /// Addresses of an identifier.
+    89 QueryCm(Handle) -> CmRoute;
 }
