@@ -20,6 +20,7 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
+        management::{OutgoingMads, mads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -119,9 +120,11 @@ impl Crew {
         let endpoints = Arc::new(endpoints);
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
+        let (_, mad_senders) = mads(count as usize).expect("an eventfd");
+        let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(count).expect("a memfd");
         let recovery = RecoveryConfig { out_of_order_packets: 32, ..RecoveryConfig::default() };
-        let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
+        let worker = |(((number, waker), handoff), (events, mads)): (((u32, &Arc<Waker>), _), _)| {
             let worker_endpoint = |place: EndpointLocation| WorkerEndpoint {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
@@ -148,6 +151,8 @@ impl Crew {
                 queue_inbox: mailbox(Arc::clone(waker)).1,
                 handoff,
                 events,
+                mads,
+                outgoing: OutgoingMads::new(),
                 waker: Arc::clone(waker),
                 state: board.worker(number),
                 heartbeat: Arc::new(AtomicU64::new(0)),
