@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The other end, inside the guest: an ordinary libibverbs program over Linux's rdma_rxe. Waits on a TCP port; each connection is
- * one queue pair, and its lines say what to do, each answered by "ok" or "failed WHY":
+ * one queue pair, and its lines are commands, each answered by "ok" or "failed WHY":
  *
  *   connect GID QPN PSN MTU [VA RKEY]     the peer; answered by our own "GID QPN PSN MTU VA RKEY"
- *   send SIZE SEED [IMM]                  what the request's name says, and wait for its completion; the bytes are
+ *   send SIZE SEED [IMM]                  the request of that name, and wait for its completion; the bytes are
  *   write SIZE SEED [IMM]                 pattern(SEED); IMM is a number
  *   read SIZE SEED                        read from the peer and compare
  *   receive SIZE SEED [IMM]               a receive has completed, or does: compare
@@ -38,7 +38,7 @@ static struct {
 	unsigned char *local, *exposed;
 	uint64_t peer_va;
 	uint32_t peer_rkey, psn;
-	/* Receives that completed and nobody asked for yet. */
+	/* Receives that completed and no command asked for yet. */
 	struct ibv_wc received[RECEIVES];
 	int first, last;
 } end;

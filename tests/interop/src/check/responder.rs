@@ -1,4 +1,4 @@
-//! What a side answers: to what arrived, and never more than that.
+//! Answers of a side: to packets that arrived, and never more than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ pub(super) struct Responder {
     in_turn_at_ns: Vec<u64>,
     /// The highest that has arrived.
     highest: i64,
-    /// Of the messages whose completion counts, the PSN by which it does, in order. For those
+    /// Of the messages with a completion that counts, the PSN by which it does, in order. For those
     /// before `counted`.
     completions: Vec<i64>,
     counted: i64,
@@ -276,7 +276,7 @@ impl Responder {
         }
     }
 
-    /// What asks for an acknowledgment gets one.
+    /// A request for an acknowledgment gets one.
     fn check_coverage(&self, life: &[&Seen], side: Side, findings: &mut Findings) {
         let Some(last) = life.last() else { return };
         if self.ended || last.service != Service::Rc || self.answered >= self.covered {
