@@ -62,7 +62,7 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	CHECK(ibv_dealloc_pd(stranger) == 0);
 }
 
-/* Rights of FLUSH, also for persistent memory: drivers grant the queue pair either, whatever regions can have. */
+/* Rights of FLUSH, also for persistent memory: drivers grant the queue pair either, regardless of the rights that regions can have. */
 static void flush_rights(struct ibv_context *context, struct ibv_pd *pd)
 {
 	enum { GLOBAL = 1 << 8, PERSISTENT = 1 << 9 };
