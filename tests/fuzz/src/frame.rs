@@ -1,8 +1,8 @@
 //! Target `frame`: any bytes as a frame.
 //!
-//! It parses or it does not; cut into pieces it does the same. What parses has the destination that
-//! [`dest_qpn`] says, payload pieces that add up, the ICRC that a second calculation gives or a
-//! refusal, and can be built again from its own fields.
+//! It parses or it does not; cut into pieces it does the same. A frame that parses has the
+//! destination that [`dest_qpn`] says, payload pieces that add up, the ICRC that a second
+//! calculation gives or a refusal, and can be built again from its own fields.
 
 use roced_transport::{
     io::{Egress, FrameMut},
@@ -110,14 +110,14 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
     (headers, spec)
 }
 
-/// What the builder makes of a packet's fields parses to the same fields.
+/// The frame that the builder makes of a packet's fields parses to the same fields.
 fn build_again(packet: &Packet<'_>, payload: &[u8]) {
     let (headers, spec) = fields(packet);
     let info = packet.info;
     if info.has_rdeth || info.has_xrceth {
         return;
     }
-    // IPv6 packets may carry a mapped IPv4 address on one side; nobody builds those.
+    // IPv6 packets may carry a mapped IPv4 address on one side; the builder makes none of those.
     let Ok(path) = Path::new(&spec) else { return };
     let mut built = vec![0; path.frame_bytes(&headers, payload.len())];
     let mut rest = payload;

@@ -1,4 +1,4 @@
-//! A wire that is often full, checks each frame that it is given, and keeps it until somebody
+//! A wire that is often full, checks each frame that it is given, and keeps it until the target
 //! looks.
 
 use roced_transport::{
