@@ -15,8 +15,7 @@ use nix::{
 use roced_transport::wire::frame::dest_qpn;
 use roced_types::Qpn;
 
-/// What the socket holds of frames that were not looked at yet, bytes. A guess; those that do not
-/// fit are not looked at.
+/// Bytes of unread frames that the socket holds. A guess; frames that do not fit are not looked at.
 const RECEIVE_BYTES: usize = 64 << 20;
 
 /// Ethernet with two tags, the longest IP header, UDP and BTH.
