@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * One program for both ends, an ordinary libibverbs program: over rdma_rxe in the guest, over roced's library on the host.
+ * One program for both ends, an ordinary libibverbs program: over rdma_rxe in the guest, over
+ * roced's library on the host.
  *
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION             waits for the other end, and answers its requests
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION ADDRESS     asks
+ *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION           waits, and answers the requests
+ *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION ADDRESS   asks
  *
- * It prints the events, a fact a line: "request success", "receive local length error", "event QP access error", "state ERR".
- * Whether that is as it should be is for others to say; only errors that would make the facts meaningless end it with an exit
- * code.
+ * It prints the events, a fact a line: "request success", "receive local length error", "event QP
+ * access error", "state ERR". Whether that is as it should be is for others to say; only errors
+ * that would make the facts meaningless end it with an exit code.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 #define BYTES_MAX (1u << 20)
-/* Memory that the peer may reach: its end is one byte short of the range that "out of bounds" asks for. */
+/* Memory that the peer may reach: one byte short of the range that "out of bounds" asks for. */
 #define EXPOSED_BYTES (BYTES_MAX / 2)
 #define RECEIVES 64
 #define PATIENCE_S 20
@@ -73,7 +74,7 @@ static void nap(long ms)
 	nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000 }, NULL);
 }
 
-/* --- the other end, by TCP ---------------------------------------------------------------------------------------------- */
+/* --- the other end, by TCP -------------------------------------------------------------------- */
 
 static void say(const void *bytes, size_t size)
 {
@@ -124,7 +125,7 @@ static int reach(const char *address, const char *port)
 	return handle;
 }
 
-/* --- our own end -------------------------------------------------------------------------------------------------------- */
+/* --- our own end ------------------------------------------------------------------------------ */
 
 static void open_device(void)
 {
@@ -194,7 +195,7 @@ static void connect_ends(void)
 	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* --- facts ------------------------------------------------------------------------------------------------------------- */
+/* --- facts ------------------------------------------------------------------------------------ */
 
 static void tell_completion(const struct ibv_wc *wc)
 {
@@ -264,7 +265,7 @@ static void tell_end(void)
 	printf("state %s\n", state());
 }
 
-/* --- requests ---------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static unsigned char pattern(uint32_t seed, uint32_t at)
 {
