@@ -5,9 +5,9 @@
 //! ```text
 //!   left behind            ports            the other
 //!        │── request ────────┼┼───────────────►│   it arrived whole, all that is open of it,
-//!        │           lost ─ ─┼┼◄────── ACK ────│   and was acknowledged; its own port did not see that ACK
+//!        │           lost ─ ─┼┼◄────── ACK ────│   and was acknowledged, unseen by its own port
 //!        │                   ││            ended
-//!        │── again ──────────┼┼──────►             as often as was asked for, and to the last when the other had ended;
+//!        │── again ──────────┼┼──────►             as often as asked for, to the last when the other had ended;
 //!        │                   ││                    requests that came when it had not, it answered
 //! ```
 //!
