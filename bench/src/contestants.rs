@@ -203,7 +203,9 @@ impl<'a> Arena<'a> {
         const WRITE_BYTES: usize = 1 << 20;
         let (programs, network) = (&self.programs, self.programs.place.network);
         match what {
-            What::Raw(Pair::RawNapi, bytes) => self.raw_moved.as_ref().context("nobody opened it")?.stream(bytes, time),
+            What::Raw(Pair::RawNapi, bytes) => {
+                self.raw_moved.as_ref().context("it was not opened")?.stream(bytes, time)
+            }
             What::Raw(_, bytes) => self.raw.stream(bytes, time),
             What::RawPing(bytes) => self.raw.pingpong(bytes, time),
             What::Tcp(pair, waiting) => {

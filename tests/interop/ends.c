@@ -452,7 +452,7 @@ static void too_long(int client)
 	meet();
 }
 
-static void nobody_there(int client)
+static void absent_peer(int client)
 {
 	meet();
 	if (client) {
@@ -496,7 +496,7 @@ static void run(const char *what, int client)
 	else if (is(what, "rnr-exceeded"))
 		no_receive(client, 0);
 	else if (is(what, "retry-exceeded"))
-		nobody_there(client);
+		absent_peer(client);
 	else if (is(what, "send-too-long"))
 		too_long(client);
 	else if (is(what, "wrong-key-write") || is(what, "no-right-write"))

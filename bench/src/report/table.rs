@@ -38,7 +38,7 @@ impl BenchReport {
             ));
         }
         line(format_args!(
-            "\nThe baseline: raw AF_XDP, million frames a second, and what it was on {REFERENCE_MACHINE}"
+            "\nThe baseline: raw AF_XDP, million frames a second, and its figures on {REFERENCE_MACHINE}"
         ));
         for baseline in self.baselines() {
             let verdict = if baseline.is_weak() { "BASELINE WEAK" } else { "" };

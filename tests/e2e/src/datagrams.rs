@@ -177,11 +177,11 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
 
 /// Sends one datagram to an absent host: it waits while that is found out, and then is as good as
 /// sent.
-pub(crate) fn send_to_absent_queue_pair(nobody: Gid) -> Result<()> {
-    let post = Post::open(nobody)?;
-    let ah = post.end.address_handle(nobody)?;
+pub(crate) fn send_to_absent_queue_pair(absent: Gid) -> Result<()> {
+    let post = Post::open(absent)?;
+    let ah = post.end.address_handle(absent)?;
     post.post_send(&ah, 5, b"hello?")?;
-    ensure!(post.completion(PATIENCE)?.is_none(), "it was sent to nobody");
+    ensure!(post.completion(PATIENCE)?.is_none(), "it was sent to an absent host");
     say("waits")?;
     ensure!(post.completion(LONG)?.is_some(), "it waits for ever");
     say("complete")

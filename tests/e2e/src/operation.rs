@@ -188,7 +188,7 @@ fn one(
     match operation {
         Operation::Read => {
             let all = [&contents(RESPONDER, number)[..length], &contents(REQUESTER, number)[length..]].concat();
-            ensure!(here.to_vec(start, ROOM) == all, "what was read is not what is there");
+            ensure!(here.to_vec(start, ROOM) == all, "the bytes read are not those of the peer");
         }
         Operation::CompareSwap | Operation::FetchAdd => {
             let found = here.atomic(start).load(Ordering::Relaxed);
@@ -254,7 +254,7 @@ fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: u
     let wanted = [&contents(REQUESTER, number)[..length], &contents(RESPONDER, number)[length..]].concat();
     let end = Instant::now() + PATIENCE;
     while memory.to_vec(number * ROOM, ROOM) != wanted {
-        ensure!(Instant::now() < end, "what is there is not what was sent");
+        ensure!(Instant::now() < end, "the bytes here are not those that were sent");
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -206,7 +206,7 @@ impl Gatherer {
                 self.take_datagram(&done)?;
             } else {
                 let peer =
-                    self.ends.iter().position(|end| end.qp.qpn() == done.qpn).context("a queue pair of nobody")?;
+                    self.ends.iter().position(|end| end.qp.qpn() == done.qpn).context("a queue pair of no peer")?;
                 ensure!(number(&done)? == self.next[peer], "not message {} of peer {peer}: {done:?}", self.next[peer]);
                 self.check(&done, peer, 0)?;
                 self.next[peer] += 1;
@@ -231,7 +231,7 @@ impl Gatherer {
         let wanted = contents(peer, number(done)?);
         ensure!(done.byte_len as usize == skip + wanted.len(), "{done:?} has not {} bytes", wanted.len());
         let arrived = self.pool.memory.to_vec(done.wr_id as usize * BYTES_MAX + skip, wanted.len());
-        ensure!(arrived == wanted, "a message of peer {peer} is not what was sent: {done:?}");
+        ensure!(arrived == wanted, "a message of peer {peer} differs from the one sent: {done:?}");
         Ok(())
     }
 

@@ -140,7 +140,7 @@ fn check(message: u32, done: &Completion, sent: &MemoryRegion, exposed: &MemoryR
         CompletionOp::Recv => sent.to_vec(done.wr_id as usize * BYTES_MAX, bytes),
         _ => exposed.to_vec(slot(message), bytes),
     };
-    ensure!(place == contents(message), "message {message} is not what was sent");
+    ensure!(place == contents(message), "message {message} differs from the one sent");
     Ok(())
 }
 

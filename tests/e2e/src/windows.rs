@@ -102,7 +102,7 @@ pub(crate) fn lend(rounds: usize) -> Result<()> {
     party.expect_note()?;
     party.write_note(binding.remote())?;
     party.read_note().context("the borrower has tried again")?;
-    ensure!(region.to_vec(0, region.len()).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    ensure!(region.to_vec(0, region.len()).iter().all(|byte| *byte == 0), "a peer wrote behind the taking back");
     say("lent")
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn lend_unreliably() -> Result<()> {
     say("taken back")?;
     let word = end.completion()?.ok()?;
     ensure!(word.op == CompletionOp::Recv, "{word:?} came through a window that is closed");
-    ensure!(region.to_vec(0, BYTES).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    ensure!(region.to_vec(0, BYTES).iter().all(|byte| *byte == 0), "a peer wrote behind the taking back");
     say("nothing came")
 }
 

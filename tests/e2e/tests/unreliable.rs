@@ -103,7 +103,7 @@ fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str)
 /// The absent neighbor costs the send that names it, and holds no other send up.
 pub(crate) fn a_datagram_without_receiver_is_lost_and_others_continue(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
-    let mut lost = lab.start(Host::A, settings.client, &["send-to-nobody", "10.10.0.99"])?;
+    let mut lost = lab.start(Host::A, settings.client, &["send-to-absent", "10.10.0.99"])?;
     lost.expect("waits", SOON)?;
     all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
     lost.expect("complete", SOON)?;
@@ -135,7 +135,7 @@ pub(crate) fn a_multicast_message_reaches_all_members(settings: &Settings) -> Re
         there.say("end")?;
         here.say("end")?;
     }
-    ensure!(lab.counter(Host::B, "device/*", "drop_no_such_group")? == 0, "somebody was forgotten");
+    ensure!(lab.counter(Host::B, "device/*", "drop_no_such_group")? == 0, "a member was forgotten");
     Ok(())
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
         other.signal(Signal::SIGKILL)?;
         ensure!(
             within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
-            "the kernel is a member of {group} for nobody"
+            "the kernel is a member of {group} without a listener"
         );
         // Frames to the group do not come to the daemon now.
         let [passed, redirected] = ["xdp_pass_not_ours", "xdp_redirected"];
@@ -165,7 +165,10 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
         speaker.expect("spoken", SOON)?;
         let now = || lab.counter(Host::B, "device/*", passed);
         ensure!(within(SOON, || Ok(now()? >= before[0] + 48))?, "{} of 48 frames passed", now()? - before[0]);
-        ensure!(lab.counter(Host::B, "device/*", redirected)? == before[1], "roced takes frames of {group} for nobody");
+        ensure!(
+            lab.counter(Host::B, "device/*", redirected)? == before[1],
+            "roced takes frames of {group} without a listener"
+        );
     }
     let mut listeners = Vec::new();
     for group in groups {
@@ -177,7 +180,7 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
     for group in groups {
         ensure!(
             within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
-            "the kernel is a member of {group} for nobody"
+            "the kernel is a member of {group} without a listener"
         );
     }
     Ok(())

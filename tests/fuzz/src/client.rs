@@ -134,7 +134,7 @@ impl App for Client {
                 let posted = self.sends.pop_front().expect("posted, and not complete yet");
                 if posted.wr_id == cqe.wr_id {
                     let success = status == Status::Success;
-                    assert!(posted.signaled || !success, "nobody asked for it");
+                    assert!(posted.signaled || !success, "no request asked for it");
                     assert!(
                         !success || self.ended.last().is_none_or(|last| last.success),
                         "it is behind one that failed"

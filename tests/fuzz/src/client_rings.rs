@@ -459,7 +459,7 @@ impl Client {
         for (from, to) in [(0, REGION.start), (REGION.end, MEMORY_BYTES)] {
             let mut bytes = vec![0; (to - from) as usize];
             self.memory.read(from, &mut bytes);
-            assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "nobody may write between {from} and {to}");
+            assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "no worker may write between {from} and {to}");
         }
     }
 }

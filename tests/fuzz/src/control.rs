@@ -247,7 +247,7 @@ impl Daemon {
     fn raw(&mut self, client: usize) -> &mut Raw {
         if self.raws[client].is_none() {
             let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
-            connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("somebody listens");
+            connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("a listener is there");
             self.serve();
             self.raws[client] = Some(Raw { socket: fd, sequence: 0, objects: Vec::new(), has_device: false });
         }
@@ -400,8 +400,8 @@ impl Daemon {
         }
         self.give_back();
         assert!(self.clients.is_empty(), "all sessions end");
-        assert!(self.net.followed.is_empty(), "nothing is followed for nobody: {:?}", self.net.followed);
-        assert!(self.net.joined.is_empty(), "no group is joined for nobody: {:?}", self.net.joined);
+        assert!(self.net.followed.is_empty(), "no neighbor is followed without a client: {:?}", self.net.followed);
+        assert!(self.net.joined.is_empty(), "no group is joined without a member: {:?}", self.net.joined);
         assert!(self.clients.reports().next().is_none());
         // A new client gets all that the limits give: the objects of the others were given back.
         self.call(0, &SHAPES[0], HelloRequest { version: VERSION, program: [0; 16] }.as_bytes(), 0);

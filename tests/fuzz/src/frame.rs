@@ -48,7 +48,7 @@ fn check(frame: &[u8], cuts: [usize; 2]) {
     let integrity = packet.check_integrity();
     assert_eq!(integrity, in_pieces.check_integrity());
     if integrity != Err(DropReason::BadUdpChecksum) {
-        let right = packet::icrc(frame).expect("what parses has a place for it");
+        let right = packet::icrc(frame).expect("a frame that parses has a place for it");
         let end = frame.len() - behind(&packet, frame);
         assert_eq!(integrity.is_ok(), frame[end - 4..end] == right, "a second calculation agrees");
     }
@@ -127,10 +127,10 @@ fn build_again(packet: &Packet<'_>, payload: &[u8]) {
         rest = later;
         Ok(())
     })
-    .expect("nobody gave up");
+    .expect("no fill was given up");
     let pieces = [&built[..]];
-    let again = parse(&pieces).expect("what we build parses");
-    again.check_integrity().expect("what we build is whole");
+    let again = parse(&pieces).expect("a built frame parses");
+    again.check_integrity().expect("a built frame is whole");
     assert_eq!(fields(&again), (headers, spec));
     assert_eq!(payload_of(&again), payload);
 }

@@ -245,10 +245,10 @@ impl Peer {
             }
             Operation::ReadResponse => {
                 let fits = self.asked.iter().any(|asked| asked.is_answered_by(packet, self.mtu));
-                assert!(fits, "somebody asked for what {psn} brings");
+                assert!(fits, "a request asked for the answer of {psn}");
             }
             Operation::AtomicAck => {
-                assert!(self.atomics.contains(&psn), "somebody asked for {psn}");
+                assert!(self.atomics.contains(&psn), "a request asked for {psn}");
                 let found = packet.atomic_ack.expect("an ATOMIC ACK has one").original;
                 let first = *self.found.entry(psn.get()).or_insert(found);
                 assert_eq!(found, first, "{psn} is told the same again");

@@ -24,7 +24,7 @@ const REASONS: [(&str, &str); 5] = [
         "we ask for an ACK each 16 packets, to measure and to find losses early; rxe each 64",
     ),
     ("AETH credits", "we offer the receives that are posted (IBTA v1 9.7.7.2); rxe has no end-to-end flow control"),
-    ("one ACK", "we answer what lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
+    ("one ACK", "we answer all that lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
 ];
 
 /// A field in which the two differ.

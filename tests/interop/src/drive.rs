@@ -85,7 +85,7 @@ fn await_listener(bench: &Bench, side: Side, port: u16) -> Result<()> {
     let is_there = format!(":{port:04x} [0-9a-f]*:0000 0a");
     let listening = format!("until grep -qi '{is_there}' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
     // It is stopped, in the guest with an exit code, when no server listens for too long.
-    bench.run(side, &listening, SOON)?.success(&format!("nobody listens at port {port} of {side}")).map(drop)
+    bench.run(side, &listening, SOON)?.success(&format!("no server listens at port {port} of {side}")).map(drop)
 }
 
 fn stock_pair(bench: &Bench, scenario: &Scenario, stock: Stock, port: u16) -> Result<Told> {

@@ -90,7 +90,7 @@ pub(crate) fn covering() -> Vec<Scenario> {
     while !wanted.is_empty() {
         let news = |row: &&Row| duos(row).filter(|duo| wanted.contains(duo)).count();
         // The last of those that are best: any will do, but always the same.
-        let best = rows.iter().max_by_key(news).expect("what is wanted is in some row");
+        let best = rows.iter().max_by_key(news).expect("each wanted value is in some row");
         for duo in duos(best) {
             wanted.remove(&duo);
         }

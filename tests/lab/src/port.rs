@@ -71,7 +71,7 @@ impl Port {
                 Err(Errno::EAGAIN) => return Ok(None),
                 // The port was down for an instant.
                 Err(Errno::ENETDOWN | Errno::EINTR) => continue,
-                Err(error) => return Err(error).context(format!("what arrives on port '{}'", self.name)),
+                Err(error) => return Err(error).context(format!("frames that arrive on port '{}'", self.name)),
             };
             let is_outgoing = from.is_some_and(|from| from.pkttype() == OUTGOING);
             let head = &head[..bytes];

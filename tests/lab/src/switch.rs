@@ -152,7 +152,7 @@ fn program_on(port: &str) -> Result<u32> {
         TcHookBuilder::new(stdin.as_fd()).ifindex(index_of(port)?).handle(FILTER.0).priority(FILTER.1).hook(TC_INGRESS);
     hook.query().map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow::anyhow!("no faults are attached to {port}"),
-        _ => anyhow::Error::from(error).context(format!("what is attached to {port}")),
+        _ => anyhow::Error::from(error).context(format!("the program attached to {port}")),
     })
 }
 

@@ -50,7 +50,7 @@ impl World {
             KeyRequest::InvalidateRemotely(MrKey(key)) => key,
             KeyRequest::InvalidateLocally(MrKey(key)) => return self.invalidate_own_key(at, change, key),
             KeyRequest::Bind { .. } => {
-                let text = format!("host {at} wants {change:?}, which nobody asked for");
+                let text = format!("host {at} wants {change:?}, which no application asked for");
                 return self.model.note(Err(Violation { checker: "frame", text }));
             }
         };

@@ -94,7 +94,12 @@ impl Shared {
 
     /// All events were taken.
     pub(crate) fn check_told(&self) -> Checked {
-        demand!(!self.due, "limit", "{} receives are left, fewer than the limit, and nobody says so", self.list.len());
+        demand!(
+            !self.due,
+            "limit",
+            "{} receives are left, fewer than the limit, and no event says so",
+            self.list.len()
+        );
         Ok(())
     }
 }

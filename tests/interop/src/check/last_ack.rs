@@ -138,7 +138,7 @@ impl<'f> Waiting<'f> {
     /// Returns the last of these requests.
     fn check_requests(&self) -> Result<&'f Seen, String> {
         let open: Vec<&Seen> = self.here.iter().copied().filter(|seen| self.is_open(seen)).collect();
-        let last = *open.last().ok_or("what is open was never sent")?;
+        let last = *open.last().ok_or("the open request was never sent")?;
         if let Some(seen) = open.iter().find(|seen| !matches!(seen.kind, Kind::Send | Kind::Write)) {
             return Err(format!("frame {} asks for more than an ACK", seen.number));
         }

@@ -89,7 +89,7 @@ impl Requester {
         let Some(last) = life.last() else { return };
         for asked in self.asked.iter().filter(|it| it.psn >= self.acknowledged && !self.ended) {
             if last.at_ns > asked.expected_ns + SLACK_NS[side as usize] {
-                findings.add("nak-answered", &asked.frame, "what this NAK asks for is never sent again");
+                findings.add("nak-answered", &asked.frame, "the packet that this NAK asks for is never sent again");
             }
         }
     }
@@ -232,7 +232,7 @@ impl Requester {
             findings.add(
                 "same-again",
                 seen,
-                format!("not what PSN {psn} was before: opcode 0x{:02x}, then 0x{:02x}", sent.opcode, seen.opcode),
+                format!("not the packet of PSN {psn} before: opcode 0x{:02x}, then 0x{:02x}", sent.opcode, seen.opcode),
             );
         }
         // When the PSN was first acknowledged.

@@ -150,7 +150,7 @@ impl Responder {
             Kind::ReadResponse => self.on_response(seen, psn, findings),
             Kind::AtomicAck => {
                 if self.arrived.get(&psn).is_none_or(|it| it.kind != Kind::Atomic) {
-                    findings.add("answer", seen, "an ATOMIC ACK of what is no atomic operation that arrived");
+                    findings.add("answer", seen, "an ATOMIC ACK of no atomic operation that arrived");
                 }
             }
             _ => self.on_ack(seen, psn, findings),

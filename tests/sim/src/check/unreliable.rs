@@ -60,7 +60,7 @@ impl Stream {
         if psn < inbox.expected {
             return None;
         }
-        let (id, at) = self.find(psn).expect("messages that nobody answers are kept");
+        let (id, at) = self.find(psn).expect("messages without answers are kept");
         let follows = psn == inbox.expected;
         let goes_on = at == 0 || follows && inbox.under_way == Some(id);
         self.inbox.under_way = goes_on.then_some(id);
