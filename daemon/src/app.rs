@@ -122,7 +122,7 @@ fn run_until(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow:
     served
 }
 
-/// Signals that would end the process although nobody wants that.
+/// Signals that would end the process, which no operator wants.
 const IGNORED_SIGNALS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// Meaning of a signal.
@@ -163,7 +163,7 @@ fn make_folder_of(socket: &Path) -> io::Result<()> {
     match socket.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
             fs::create_dir(folder)?;
-            // Whatever the umask.
+            // Regardless of the umask.
             fs::set_permissions(folder, Permissions::from_mode(0o755))
         }
         _ => Ok(()),

@@ -567,7 +567,7 @@ impl<N: Nic> Worker<N> {
                 || !self.outgoing.is_empty()
                 || self.handoff.has_arrivals()
                 || self.qp_table.any_doorbell()
-                || self.qp_table.anyone_ready()
+                || self.qp_table.any_ready()
         };
         let sockets = self.worker_endpoints.iter().flat_map(|worker_endpoint| &worker_endpoint.queues).map(Nic::socket);
         self.sleeper.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");

@@ -46,7 +46,7 @@ const AHS: u32 = 8;
 pub(crate) const SRQS: u32 = 3;
 const ATTACHMENTS: u32 = 4;
 
-/// A NIC queue that nobody has: workers hand over to themselves and one another.
+/// A NIC queue without any NIC: workers hand over to themselves and one another.
 #[derive(Debug)]
 pub(crate) enum NoNic {}
 
@@ -110,7 +110,7 @@ impl Crew {
         crew
     }
 
-    /// The next run may have it. Whatever was given to the workers was taken back.
+    /// The next run may have it. All that was given to the workers was taken back.
     pub(crate) fn release(self) {
         SPARE.set(Some(self));
     }
