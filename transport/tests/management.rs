@@ -385,6 +385,7 @@ fn datagrams_are_sent_in_order_a_few_at_a_time_as_there_is_room() {
     assert_eq!(transmit(&mut wire, 128, 3), 3, "little room");
     assert_eq!(transmit(&mut wire, 128, 99), 4, "as many as a call sends");
     assert_eq!(transmit(&mut wire, 2, 99), 2, "the budget");
+    assert_eq!(wire.sent.len(), 3 + 4 + 2);
     while transmit(&mut wire, 128, 99) > 0 {}
     assert_eq!(wire.sent.len(), 64);
     for (number, frame) in (0..).zip(&wire.sent) {
