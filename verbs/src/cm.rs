@@ -27,5 +27,7 @@ mod qp_attr;
 mod query;
 mod slots;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use slots::redirect;

@@ -150,8 +150,7 @@ pub(super) fn set_option(channel: &DeviceChannel, body: &Body<'_>) -> Result<()>
 }
 
 pub(super) fn join_ip(channel: &DeviceChannel, body: &Body<'_>) -> Result<()> {
-    // The struct ends with padding that librdmacm counts.
-    let command: UcmJoinIpGroup = read(body.bytes, std::mem::offset_of!(UcmJoinIpGroup, id) + 4)?;
+    let command: UcmJoinIpGroup = read(body.bytes, size_of::<UcmJoinIpGroup>())?;
     let room = AnswerRoom::new(command.response, body.out, NUMBER_BYTES)?;
     let group = SocketAddress::of(&command.addr)?;
     join_group(channel, command.id, command.uid, group, false).map(|id| room.write(&UcmNumber { id }))

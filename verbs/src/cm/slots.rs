@@ -143,7 +143,7 @@ impl<'a> Module<'a> {
         };
         Some(Self {
             base,
-            file_name: unsafe_name(info.dlpi_name),
+            file_name: file_name(info.dlpi_name),
             extent: extent(base, headers),
             relro: read_only_pages(base, headers),
             symbols: table(tag::SYMTAB)? as *const Elf64_Sym,
@@ -229,7 +229,7 @@ unsafe fn dynamic_entries<'a>(start: *const DynamicEntry) -> &'a [DynamicEntry] 
 }
 
 /// Name of a module's file; empty for the program itself.
-fn unsafe_name<'a>(name: *const c_char) -> &'a [u8] {
+fn file_name<'a>(name: *const c_char) -> &'a [u8] {
     // SAFETY: null, or a text of the loader's that lives as long as the module.
     if name.is_null() { b"" } else { unsafe { CStr::from_ptr(name) }.to_bytes() }
 }
@@ -253,4 +253,23 @@ fn read_only_pages(base: usize, headers: &[Elf64_Phdr]) -> (usize, usize) {
 fn page_bytes() -> usize {
     // SAFETY: the call only returns a number, a power of two.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// Number of slots that name a hook.
+#[cfg(test)]
+pub(super) fn redirected() -> usize {
+    unsafe extern "C" fn count(info: *mut dl_phdr_info, _size: usize, number: *mut c_void) -> c_int {
+        // SAFETY: as in `visit`; the number is that below.
+        let (info, number) = unsafe { (&*info, &mut *number.cast::<usize>()) };
+        // SAFETY: as in `visit`.
+        let module = unsafe { Module::of(info) }.filter(Module::is_librdmacm);
+        // SAFETY: slots of a loaded module.
+        let is_hooked = |(hook, slot): &(usize, *mut *mut c_void)| unsafe { **slot } == hooks()[*hook].function;
+        *number += module.map_or(0, |module| module.slots().filter(is_hooked).count());
+        0
+    }
+    let mut number = 0;
+    // SAFETY: the function above, with the number that it takes.
+    unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut number).cast()) };
+    number
 }

@@ -29,6 +29,10 @@ pub(super) struct DeviceChannel {
 }
 
 impl DeviceChannel {
+    pub(super) fn new(channel: CmChannel) -> Self {
+        Self { channel, own_ids: Mutex::default() }
+    }
+
     /// Identifiers that the daemon does not know.
     pub(super) fn own_ids(&self) -> MutexGuard<'_, OwnIds> {
         self.own_ids.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,7 +87,7 @@ pub(super) fn open() -> Result<c_int> {
     let channel = session.channel().map_err(errno_of)?;
     let fd = channel.as_fd().as_raw_fd();
     let inode = inode(fd).ok_or(Errno(libc::EIO))?;
-    let channel = Arc::new(DeviceChannel { channel, own_ids: Mutex::default() });
+    let channel = Arc::new(DeviceChannel::new(channel));
     if let Some(former) = table.descriptors.insert(fd, ChannelDescriptor { inode, channel: Some(channel) }) {
         // The program has closed that channel by itself.
         forget(former);
