@@ -20,7 +20,8 @@ fn main() -> ExitCode {
     match compile() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            // Each line by itself: Cargo shows only what follows the `cargo::error=` of that line.
+            // Each line by itself: Cargo shows only the text behind the `cargo::error=` of that
+            // line.
             for line in why.lines() {
                 println!("cargo::error={line}");
             }
@@ -42,7 +43,7 @@ fn compile() -> Result<(), String> {
         .map_err(|error| format!("the XDP program does not compile: {error:#}"))
 }
 
-/// Says what to install instead of "No such file or directory".
+/// Names the package to install instead of "No such file or directory".
 fn check_clang(clang: &Path) -> Result<(), String> {
     let status = Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match status {

@@ -1,9 +1,9 @@
 //! How far the two cores are from one another.
 //!
-//! What one core writes and the other reads goes from cache to cache, and that is what a link
-//! between two namespaces is made of. The host of a virtual machine moves its cores: from neighbors
-//! that answer within 100 ns to such as take 450 ns, and back within a second. Figures of one kind
-//! do not compare with those of the other.
+//! A cache line that one core writes and the other reads goes from cache to cache, and a link
+//! between two namespaces consists of such transfers. The host of a virtual machine moves its
+//! cores: from neighbors that answer within 100 ns to such as take 450 ns, and back within a
+//! second. Figures of one kind do not compare with those of the other.
 
 use std::{
     sync::{
@@ -19,15 +19,15 @@ use crate::{cpu, network::NetworkSide};
 /// There and back in less: the cores share a cache.
 pub(crate) const NEAR_NS: f64 = 200.0;
 
-/// There and back so often, and so many times; the best is taken, for whoever comes between makes
-/// it longer, never shorter.
+/// There and back so often, and so many times; the best is taken, because an interruption makes it
+/// longer, never shorter.
 const TURNS: u32 = 1000;
 const TIMES: u32 = 5;
 
 /// So many looks in vain, and the other one may want this core.
 const LOOKS: u32 = 10_000;
 
-/// What a cache line takes from the core of host a to that of host b and back, nanoseconds.
+/// Time of a cache line from the core of host a to that of host b and back, nanoseconds.
 pub(crate) fn nanoseconds() -> f64 {
     let (line, ready) = (CacheLine(AtomicU32::new(0)), Barrier::new(2));
     thread::scope(|scope| {

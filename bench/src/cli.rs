@@ -9,7 +9,7 @@ use clap::Parser;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "roced-bench")]
 pub(crate) struct BenchArgs {
-    /// Only who is in a main ratio, three rounds, half a second each.
+    /// Only the contestants of a main ratio, three rounds, half a second each.
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -25,7 +25,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) document: Option<PathBuf>,
 
-    /// Only contestants whose name contains one of these, comma-separated. Ratios need both of
+    /// Only contestants with one of these in their name, comma-separated. Ratios need both of
     /// theirs.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
@@ -65,7 +65,7 @@ pub(crate) struct BenchArgs {
     pub(crate) napi_sender_worker: Vec<String>,
 
     /// Touch so many GiB before the first round, and keep one page of each 128 KiB: then the host
-    /// of a virtual machine cannot have what is free.
+    /// of a virtual machine cannot have the free memory.
     #[arg(long, value_name = "GIB")]
     pub(crate) keep_memory: Option<usize>,
 
@@ -73,8 +73,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LINE")]
     pub(crate) worker: Vec<String>,
 
-    /// Everybody runs in the class SCHED_FIFO, which keeps most of what else the machine does out
-    /// of the figures.
+    /// All contestants run in the class SCHED_FIFO, which keeps most of the other work of the
+    /// machine out of the figures.
     #[arg(long)]
     pub(crate) fifo: bool,
 
@@ -100,7 +100,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Options as they were given to scripts/bench. It adds `--name` and `--folder`, which are left
-/// out, as are the paths of what is written: no figure depends on them.
+/// out, as are the paths of output files: no figure depends on them.
 pub(crate) fn as_given(arguments: impl IntoIterator<Item = String>) -> String {
     let mut arguments = arguments.into_iter();
     let mut given = Vec::new();

@@ -1,4 +1,4 @@
-//! The rounds: everybody once in each, and each round begins with another.
+//! The rounds: each contestant once in each round, and each round begins with another.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     sample::{Sample, Spread},
 };
 
-/// What everybody did, by name, round after round.
+/// Samples of all contestants, by name, round after round.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Results {
@@ -37,8 +37,8 @@ impl Results {
     }
 }
 
-/// Has everybody measured `rounds` times. Who fails tries once more, which is counted; who fails
-/// then ends it, for a comparison without it would be another one.
+/// Measures all contestants `rounds` times. A contestant that fails is tried once more, which is
+/// counted; a second failure ends the run, because a comparison without it would be another one.
 pub(crate) fn run(
     arena: &Arena<'_>,
     contestants: &[Contestant],
@@ -48,7 +48,7 @@ pub(crate) fn run(
     let mut results = Results::default();
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
-        // By a few at a time, so that those who are compared mostly stay together.
+        // By a few at a time, so that contestants that are compared mostly stay together.
         let first = round * contestants.len() / rounds;
         let (late, early) = contestants.split_at(first);
         for contestant in early.iter().chain(late) {

@@ -1,4 +1,4 @@
-//! Who takes part, and how each is measured.
+//! The contestants, and how each is measured.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     tcp::{Stream, TcpConnection, Waiting, pingpong, stream},
 };
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// Raw frames one way, over a pair of theirs.
@@ -46,7 +46,7 @@ pub(crate) enum What {
 pub(crate) struct Contestant {
     /// By which it is named in ratios, JSON and tables.
     pub(crate) name: String,
-    /// What it does.
+    /// Its measurement.
     pub(crate) what: What,
     /// Some ratio needs it, so that it takes part with `--quick`, too.
     pub(crate) in_ratios: bool,
@@ -75,8 +75,8 @@ fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
     What::Bandwidth(pair, BandwidthRun { op, size: MIB, mtu: 4096, qps, depth: 0 })
 }
 
-/// Everybody, in the order of a round. Those that are compared with one another stand together, for
-/// a machine is faster in one second than in the next.
+/// All contestants, in the order of a round. Those that are compared with one another stand
+/// together, for a machine is faster in one second than in the next.
 pub(crate) fn all() -> Vec<Contestant> {
     use Waiting::{Blocking, Busy};
     let mut all = vec![
@@ -133,7 +133,7 @@ pub(crate) fn all() -> Vec<Contestant> {
     all
 }
 
-/// The hosts and what else contestants need.
+/// The hosts and other resources of the contestants.
 #[derive(Debug)]
 pub(crate) struct Arena<'a> {
     /// Programs of their own.
@@ -150,14 +150,14 @@ pub(crate) struct Arena<'a> {
     atomics: [Pairs; 1],
 }
 
-/// What most contestants move at a time, bytes.
+/// Bytes that most contestants move at a time.
 const MIB: u64 = 1 << 20;
 
 /// Atomic operations under way.
 const ATOMICS_DEPTH: u32 = 64;
 
 impl<'a> Arena<'a> {
-    /// Opens what stays open from the first round to the last.
+    /// Opens the resources that stay open from the first round to the last.
     pub(crate) fn new(
         programs: Programs<'a>,
         others: Vec<Programs<'a>>,
@@ -192,8 +192,8 @@ impl<'a> Arena<'a> {
         [&self.programs].into_iter().chain(&self.others)
     }
 
-    /// Those over the daemons of `pair`. Who needs others than the usual takes part only where they
-    /// are.
+    /// Those over the daemons of `pair`. A contestant that needs others than the usual takes part
+    /// only where they exist.
     fn over(&self, pair: Pair) -> anyhow::Result<&Programs<'a>> {
         self.all_programs().find(|it| it.pair == pair).with_context(|| format!("no daemons serve {}", pair.interface()))
     }
@@ -203,7 +203,9 @@ impl<'a> Arena<'a> {
         const WRITE_BYTES: usize = 1 << 20;
         let (programs, network) = (&self.programs, self.programs.place.network);
         match what {
-            What::Raw(Pair::RawNapi, bytes) => self.raw_moved.as_ref().context("nobody opened it")?.stream(bytes, time),
+            What::Raw(Pair::RawNapi, bytes) => {
+                self.raw_moved.as_ref().context("it was not opened")?.stream(bytes, time)
+            }
             What::Raw(_, bytes) => self.raw.stream(bytes, time),
             What::RawPing(bytes) => self.raw.pingpong(bytes, time),
             What::Tcp(pair, waiting) => {

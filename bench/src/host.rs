@@ -58,7 +58,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself: then there is nobody to be told.
+        // It may have ended by itself; the signal then has no receiver.
         let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         let deadline = Instant::now() + Duration::from_secs(3);
         while self.runs() && Instant::now() < deadline {
@@ -69,17 +69,17 @@ impl Drop for Running {
     }
 }
 
-/// Starts a command whose output goes to `log`.
+/// Starts a command and sends its output to `log`.
 pub(crate) fn start(mut command: Command, log: &Path) -> anyhow::Result<Running> {
     let to = fs::File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
     command.stdin(Stdio::null()).stdout(to.try_clone()?).stderr(to);
     Ok(Running(command.spawn().with_context(|| format!("starting {command:?}"))?))
 }
 
-/// Runs a command to its end, and gives what it prints. What has not ended within `limit` is ended,
-/// and that is an error.
+/// Runs a command to its end, and returns its output. A command that has not ended within `limit`
+/// is ended, and that is an error.
 pub(crate) fn run(mut command: Command, limit: Duration) -> anyhow::Result<String> {
-    // Files, not pipes: nobody need read them while it runs.
+    // Files, not pipes: no thread has to read them while it runs.
     let [mut output, mut errors] = [tempfile::tempfile()?, tempfile::tempfile()?];
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
     let mut running = Running(command.spawn().with_context(|| format!("starting {command:?}"))?);
@@ -153,7 +153,7 @@ impl Host {
         self.folder.join("roced.sock")
     }
 
-    /// What has ended though it should not, with what it said.
+    /// The program that has ended though it should not, with its output.
     pub(crate) fn fallen(&mut self) -> Option<String> {
         let said = |file: &str| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         let ended = [(&mut self.daemon, "roced", "log"), (&mut self.perf, "roce-perf serve", "perf.log")];
@@ -180,7 +180,7 @@ impl Host {
         self.pids().map(cpu::of_process).iter().sum()
     }
 
-    /// What the daemon says of itself.
+    /// The daemon's status.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
         let mut command = Command::new(self.programs.join("rocectl"));
         command.args(["--json", "status"]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
@@ -205,7 +205,7 @@ impl Host {
 pub(crate) struct HostMemory {
     /// Resident.
     pub(crate) rss: u64,
-    /// Resident, of what is shared its share.
+    /// Resident memory, with its share of shared pages.
     pub(crate) pss: u64,
     /// Of no file: the daemon's alone.
     pub(crate) anonymous: u64,

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use serde::Serialize;
 
-/// The machine and what it was set to.
+/// The machine and its settings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
@@ -36,7 +36,7 @@ impl Machine {
             cpu: first(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_gib: memory_kib.div_ceil(1 << 20),
-            // The version, without what a builder adds to it.
+            // The version, without the suffix of a builder.
             kernel: read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default().to_owned(),
             commit: said_by("git", &["describe", "--always", "--dirty", "--exclude=*"]),
             date: said_by("date", &["-u", "+%Y-%m-%d"]),
@@ -59,7 +59,7 @@ impl Machine {
         )
     }
 
-    /// What was measured, and when.
+    /// The measured revision, and its date.
     pub(crate) fn revision(&self) -> String {
         format!("commit {}, {}", self.commit, self.date)
     }

@@ -1,5 +1,5 @@
-//! The benchmark: roced beside what limits it (raw AF_XDP frames on the same kind of link) and
-//! beside what a user would pick instead (TCP), one after the other, round after round, in one run.
+//! The benchmark: roced beside its limit (raw AF_XDP frames on the same kind of link) and beside
+//! the usual alternative (TCP), one after the other, round after round, in one run.
 //!
 //! ```text
 //!   host a (namespace)                                     host b (namespace)
@@ -9,16 +9,16 @@
 //!     TCP with veth's offloads     eth3 ═══ veth ═══ eth3    TCP
 //!     as the first, with --napi    eth4 ═══ veth ═══ eth4    as the first
 //!     ... with two workers         eth5 ═══ veth ═══ eth5    as the first
-//!     ... with two workers         eth6 ═══ veth ═══ eth6    ... whose frames arrive at each other's queue
+//!     ... with two workers         eth6 ═══ veth ═══ eth6    ... its frames arrive at each other's queue
 //!     raw frames, with --napi      eth7 ═══ veth ═══ eth7    raw frames
 //! ```
 //!
 //! All pairs have the same MTU, and one queue but for those with two workers. Where a host has one
 //! worker, that is pinned to a core, host a's to the first and host b's to the second, and so is
 //! the thread that sends or receives raw frames; programs and TCP run wherever the kernel lets
-//! them. Everybody has the same scheduling class, by default the ordinary one, as the daemon has.
-//! What counts are ratios of neighbors in the same round; absolute figures say more about the
-//! machine.
+//! them. All contestants have the same scheduling class, by default the ordinary one, as the daemon
+//! has. The results are the ratios of neighbors in the same round; absolute figures say more about
+//! the machine.
 
 mod apart;
 mod cli;

@@ -1,4 +1,4 @@
-//! Two network namespaces and what connects them: pairs of veth interfaces that are all made alike.
+//! Two network namespaces and their links: pairs of veth interfaces that are all made alike.
 //!
 //! A pair for each kind of contestant, so that none has to share a queue, an XDP program or an
 //! offload with another. The script that starts the benchmark removes the namespaces, however this
@@ -12,9 +12,9 @@ use nix::sched::{CloneFlags, setns};
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkSide {
-    /// Who begins.
+    /// The side that begins.
     A,
-    /// Who answers.
+    /// The side that answers.
     B,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Pair {
     Roce,
     /// Raw AF_XDP frames: made exactly as the daemons'.
     Raw,
-    /// TCP with every offload off: what goes over it is what would go over a wire.
+    /// TCP with every offload off: its frames are those of a wire.
     TcpPlain,
     /// TCP with the offloads that veth has by default.
     Tcp,
@@ -118,7 +118,7 @@ impl Pair {
         [2, 0, 0, 0, self.number(), side.number()]
     }
 
-    /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags
+    /// Arguments of `ethtool -K`. Of frames that XDP reads, checksums are finished and VLAN tags
     /// stand in the bytes.
     const fn features(self) -> &'static [&'static str] {
         match self {
@@ -189,8 +189,8 @@ impl BenchNetwork {
         command
     }
 
-    /// Calls `make` on a host: what it makes there (sockets, programs on interfaces) stays there,
-    /// whoever uses it.
+    /// Calls `make` on a host: the objects that it makes there (sockets, programs on interfaces)
+    /// stay there, regardless of their user.
     pub(crate) fn on<T: Send>(
         &self,
         side: NetworkSide,

@@ -21,8 +21,8 @@ const GID: &str = "1";
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a client that is to run for `time` may take. What has a number of messages instead of a
-/// time is slower on a slow machine: a guess.
+/// How long a client that is to run for `time` may take. A run with a number of messages instead of
+/// a time is slower on a slow machine: a guess.
 fn limit(time: Duration) -> Duration {
     Duration::from_secs(120) + 10 * time
 }
@@ -38,11 +38,11 @@ pub(crate) struct BandwidthRun {
     pub(crate) mtu: u32,
     /// Queue pairs.
     pub(crate) qps: u32,
-    /// Messages under way on each; 0 for what `roce-perf` chooses.
+    /// Messages under way on each; 0 for the choice of `roce-perf`.
     pub(crate) depth: u32,
 }
 
-/// What programs are run in.
+/// Environment of the programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramPlace<'a> {
     /// Between the hosts.
@@ -56,7 +56,7 @@ pub(crate) struct ProgramPlace<'a> {
 /// Both hosts and their programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Programs<'a> {
-    /// What they are run in.
+    /// Their environment.
     pub(crate) place: ProgramPlace<'a>,
     /// Where clients run.
     pub(crate) a: &'a Host,
@@ -67,15 +67,14 @@ pub(crate) struct Programs<'a> {
 }
 
 impl<'a> Programs<'a> {
-    /// Those of these hosts, whose daemons serve that pair.
+    /// Those of these hosts, of which the daemons serve that pair.
     pub(crate) const fn new(place: ProgramPlace<'a>, pair: Pair, [a, b]: &'a [Host; 2]) -> Self {
         Self { place, a, b, pair }
     }
 }
 
 impl Programs<'_> {
-    /// Throughput by `roce-perf`. The data is not compared: nobody else in the comparison looks at
-    /// it.
+    /// Throughput by `roce-perf`. The data is not compared: no other contestant looks at it.
     pub(crate) fn bandwidth(&self, what: BandwidthRun, time: Duration) -> anyhow::Result<Sample> {
         let BandwidthRun { op, size, mtu, qps, depth } = what;
         let mut options = vec!["bw".to_owned(), "--no-verify".into(), "--op".into(), op.into()];
@@ -117,8 +116,8 @@ impl Programs<'_> {
         })
     }
 
-    /// `roce-perf` on host a against the server on host b: what it says, and the processor time of
-    /// all who took part.
+    /// `roce-perf` on host a against the server on host b: its result, and the processor time of
+    /// all participants.
     fn perf(&self, options: &[String], limit: Duration) -> anyhow::Result<(Value, Duration)> {
         let mut command = self.place.network.command(NetworkSide::A, self.place.built.join("roce-perf"));
         let (mode, options) = options.split_first().context("a command")?;

@@ -1,4 +1,4 @@
-//! What the figures mean: one contestant beside another, in the same round.
+//! Meaning of the figures: one contestant beside another, in the same round.
 
 use crate::{
     apart::NEAR_NS,
@@ -66,7 +66,7 @@ impl RatioGoal {
     }
 }
 
-/// A ratio: its name, what is divided by what, and where it should be.
+/// A ratio: its name, dividend and divisor, and its accepted range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ratio {
     /// The key in the JSON.

@@ -1,14 +1,14 @@
 //! Free memory that the host of a virtual machine cannot take back.
 //!
-//! With free page reporting the host has what is free in a guest, and brings a page again when
-//! somebody wants it, which takes several times as long as sending a frame. Most traffic has the
-//! same pages again and again. But where one core takes pages and another frees them, as when the
-//! receiver's NAPI is moved, it goes through all that is free, and what is measured is how quickly
-//! the host brings pages. A machine that has its memory has no such thing.
+//! With free page reporting the host takes the free pages of a guest, and brings a page again when
+//! it is used, which takes several times as long as sending a frame. Most traffic has the same
+//! pages again and again. But where one core takes pages and another frees them, as when the
+//! receiver's NAPI is moved, it goes through all that is free, and the measured time is that of the
+//! host to bring pages. A machine that has its memory has no such thing.
 //!
 //! So memory is touched before the first round and given back, but for a page of each block: pieces
 //! that small are not told to the host. Those pages wait in pipes, for there the kernel cannot move
-//! them together, as it does with what is in pieces.
+//! them together, as it does with the pages of a block that is in pieces.
 #![expect(unsafe_code, reason = "maps memory, and gives it back in pieces")]
 
 use std::{fs, io::IoSlice, num::NonZeroUsize, os::fd::OwnedFd, ptr::NonNull};
@@ -31,7 +31,7 @@ const GIB: usize = 1 << 30;
 /// (`fs.pipe-max-size`), and less than one call takes.
 const PAGES_OF_PIPE: usize = 256;
 
-/// What the rest of the machine is left with, at least.
+/// Memory that is left for the rest of the machine, at least.
 const LEFT_GIB: usize = 2;
 
 /// Keeps a page of each block until it is dropped.
@@ -44,7 +44,8 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// Touches so many GiB, and gives back what need not be kept. Says on stderr how far it is.
+    /// Touches so many GiB, and gives back the pages that need not be kept. Says on stderr how far
+    /// it is.
     pub(crate) fn take(gib: usize) -> anyhow::Result<Self> {
         let available = available_gib().context("/proc/meminfo does not say how much memory is available")?;
         let most = available.saturating_sub(LEFT_GIB);
@@ -64,7 +65,7 @@ impl Reserve {
             if at % GIB == 0 {
                 eprintln!("touching memory: {} of {gib} GiB", at / GIB);
             }
-            // SAFETY: `at` lies in the mapping, which nobody else knows.
+            // SAFETY: `at` lies in the mapping, which no other code knows.
             unsafe { this.base.byte_add(at).cast::<u8>().write_volatile(1) };
         }
         let blocks: Vec<usize> = (0..bytes).step_by(BLOCK_BYTES).collect();
@@ -83,7 +84,7 @@ impl Reserve {
         let (out, into) = pipe().context("pipe")?;
         let bytes = (places.len() * PAGE_BYTES) as c_int;
         fcntl(&into, FcntlArg::F_SETPIPE_SZ(bytes)).context("a pipe of a mebibyte (fs.pipe-max-size)")?;
-        // SAFETY: each page lies in the mapping, and nobody writes there any more.
+        // SAFETY: each page lies in the mapping, and no code writes there any more.
         let page =
             |at: &usize| unsafe { std::slice::from_raw_parts(self.base.byte_add(*at).cast().as_ptr(), PAGE_BYTES) };
         let pages: Vec<IoSlice<'_>> = places.iter().map(page).map(IoSlice::new).collect();
@@ -93,7 +94,7 @@ impl Reserve {
     }
 
     fn advise(&self, at: usize, bytes: usize, advice: MmapAdvise) -> anyhow::Result<()> {
-        // SAFETY: the range lies in the mapping, of which nobody has a reference.
+        // SAFETY: the range lies in the mapping, to which no reference exists.
         unsafe { madvise(self.base.byte_add(at), bytes, advice) }.context("madvise")
     }
 }
@@ -105,7 +106,7 @@ impl Drop for Reserve {
     }
 }
 
-/// What programs may have without swapping.
+/// Memory that programs may have without swapping.
 fn available_gib() -> Option<usize> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

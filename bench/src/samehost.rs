@@ -62,7 +62,7 @@ impl SameHost {
             let at = copies as usize % PLACES * MESSAGE_BYTES;
             // SAFETY: both areas have MESSAGE_BYTES * PLACES bytes (`new`), are two mappings of
             // different memory, and live as long as `pairs`. Nothing is under way on them, so
-            // nobody else touches them meanwhile.
+            // no other code touches them meanwhile.
             unsafe { into.add(at).copy_from_nonoverlapping(from.add(at), MESSAGE_BYTES) };
             copies += 1;
         }

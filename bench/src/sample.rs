@@ -1,15 +1,15 @@
-//! What one contestant did in one round.
+//! Measurements of one contestant in one round.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// One measurement. What does not apply is not there.
+/// One measurement. Values that do not apply are absent.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Sample {
-    /// Payload in one direction, 10^9 bits per second. Of raw frames, what would be RoCE payload in
-    /// them.
+    /// Payload in one direction, 10^9 bits per second. Of raw frames, the part of them that would
+    /// be RoCE payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gbit_per_s: Option<f64>,
     /// Messages, raw frames or round trips a second.
@@ -18,17 +18,18 @@ pub(crate) struct Sample {
     /// Round trips.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rtt_us: Option<Rtt>,
-    /// Processor seconds of everybody who takes part (both daemons, both programs) for 10^9 bytes
-    /// of payload.
+    /// Processor seconds of all participants (both daemons, both programs) for 10^9 bytes of
+    /// payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_s_per_gb: Option<f64>,
-    /// Packets that the payload went in; of what has none, as many as it would be at path MTU 4096.
+    /// Packets that the payload went in; for a payload without packets, as many as it would be at
+    /// path MTU 4096.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) payload_packets: Option<f64>,
     /// Packets sent again, or raw frames lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retransmitted: Option<u64>,
-    /// What a cache line took from one core to the other and back, nanoseconds: the worse of just
+    /// Time of a cache line from one core to the other and back, nanoseconds: the worse of just
     /// before and just after.
     pub(crate) cores_apart_ns: f64,
 }

@@ -28,7 +28,7 @@ const CLIENTS: usize = 100;
 /// Until memory that is freed is given back, and idle workers sleep.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// What was found.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Scale {
     /// Connected queue pairs on each daemon.

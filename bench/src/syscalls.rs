@@ -1,5 +1,4 @@
-//! System calls of everybody who takes part, counted by the kernel's own tracepoint through `perf
-//! stat`.
+//! System calls of all participants, counted by the kernel's own tracepoint through `perf stat`.
 //!
 //! Counting costs each call something, so it is done in a run of its own after the rounds, and the
 //! speed of that run does not count.
@@ -25,8 +24,8 @@ use crate::{
 /// Until `perf` counts.
 const ATTACH: Duration = Duration::from_millis(300);
 
-/// For each contestant whose payload goes in packets: system calls for each of them. Nothing where
-/// there is no `perf`.
+/// For each contestant that sends its payload in packets: system calls for each of them. Nothing
+/// where there is no `perf`.
 pub(crate) fn per_packet(
     arena: &Arena<'_>,
     contestants: &[Contestant],

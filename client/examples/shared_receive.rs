@@ -1,4 +1,4 @@
-//! A shared receive queue: four queue pairs take receives from one queue, whose limit event tells
+//! A shared receive queue: four queue pairs take receives from one queue; its limit event tells
 //! when it is nearly empty.
 //!
 //! The program with an address sends over four connections. The other has far fewer receives than

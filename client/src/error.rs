@@ -60,7 +60,7 @@ pub enum Error {
         daemon: u64,
     },
     /// The process that answers on the socket is not roced, or it violated the protocol.
-    #[error("what answers on the daemon's socket broke the protocol ({what}): is it a roced of the same build?")]
+    #[error("the server on the daemon's socket broke the protocol ({what}): is it a roced of the same build?")]
     Protocol {
         /// Description of the violation.
         what: &'static str,
@@ -191,7 +191,7 @@ pub enum Error {
         name: String,
     },
     /// The program lacks the right to read the memory, or to write it where writing was requested.
-    #[error("the program itself may not do at 0x{address:x} what it would let the device do there")]
+    #[error("the program itself lacks the access to 0x{address:x} that it would grant the device")]
     NoRights {
         /// Start of the memory.
         address: usize,
@@ -297,7 +297,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Stopping => "the daemon is stopping".into(),
         Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
         Refusal::BadFile => format!(
-            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for what is asked",
+            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for the requested access",
             errno(first)
         ),
         Refusal::Multicast => {
@@ -387,7 +387,7 @@ impl WorkError {
 const fn status_text(status: Status) -> &'static str {
     match status {
         Status::Success => "it did not",
-        Status::LocalLength => "what came is longer than the receive buffer, or the message longer than allowed",
+        Status::LocalLength => "the received message is longer than its buffer, or the sent one longer than allowed",
         Status::LocalQpOperation => "the queue pair cannot carry it out",
         Status::LocalProtection => {
             "a local key, range or right did not hold: is the memory region still there, with LOCAL_WRITE?"

@@ -20,7 +20,7 @@ pub enum PrivateMemory {
     #[default]
     Auto,
     /// Page exchange, always: the program vouches that no driver holds the pages. A pin of a page
-    /// would keep the old page, and what the device writes there would be lost.
+    /// would keep the old page, and the device's writes there would be lost.
     Migrated,
     /// Never page exchange: pages stay in place, and the kernel copies each packet.
     Proxied,

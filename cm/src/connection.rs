@@ -4,7 +4,10 @@ use core::time::Duration;
 
 use roced_types::{DeviceId, Qpn};
 
-use crate::wire::{CaGuid, CommId, Mad, Req, TransactionId};
+use crate::{
+    time,
+    wire::{CaGuid, CommId, Mad, Req, TransactionId},
+};
 
 /// Addresses of a datagram. Answers go back along them; a message of another peer than a
 /// connection's is not for it.
@@ -43,6 +46,10 @@ pub enum CmState {
     DreqReceived,
     /// Packets of the connection may still be under way.
     TimeWait,
+    /// Active: the SIDR_REQ is repeated until an answer comes.
+    SidrReqSent,
+    /// Passive: the program has to answer.
+    SidrReqReceived,
 }
 
 /// A message that is repeated until an answer comes.
@@ -82,6 +89,28 @@ pub(crate) struct CmConnection {
 }
 
 impl CmConnection {
+    /// Of a question for a datagram service: no queue pair is connected.
+    pub(crate) const fn of_question(peer: PeerAddress) -> Self {
+        Self {
+            state: CmState::SidrReqSent,
+            peer,
+            transaction: TransactionId(0),
+            listener: None,
+            is_orphan: false,
+            remote: CommId(0),
+            remote_ca: CaGuid(0),
+            qpn: Qpn::from_wire(0),
+            remote_qpn: Qpn::from_wire(0),
+            starting_psn: 0,
+            ack_timeout: 0,
+            response_timeout: 0,
+            retries: 0,
+            repeated: None,
+            deadline: None,
+            answer: None,
+        }
+    }
+
     /// Of the passive side.
     pub(crate) fn of_req(req: &Req, peer: PeerAddress, transaction: TransactionId, starting_psn: u32) -> Self {
         Self {
@@ -95,8 +124,8 @@ impl CmConnection {
             qpn: Qpn::from_wire(0),
             remote_qpn: req.qpn,
             starting_psn,
-            ack_timeout: req.primary.ack_timeout,
-            response_timeout: req.local_response_timeout,
+            ack_timeout: req.primary.ack_timeout.min(time::ACK_TIMEOUT_MAX),
+            response_timeout: req.local_response_timeout.min(time::RESPONSE_TIMEOUT_MAX),
             retries: req.max_cm_retries,
             repeated: None,
             deadline: None,

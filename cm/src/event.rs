@@ -2,7 +2,7 @@
 
 use crate::{
     connection::PeerAddress,
-    wire::{CommId, Rej, Rep, Req},
+    wire::{CommId, Rej, Rep, Req, SidrRep, SidrReq},
 };
 
 /// An event of a connection.
@@ -48,6 +48,22 @@ pub enum CmEvent {
         /// The peer did not answer the DREQ.
         timed_out: bool,
     },
+    /// A peer asks for the queue pair of a datagram service: answer it.
+    ServiceRequested {
+        /// Number of the question.
+        id: CommId,
+        /// The question.
+        req: SidrReq,
+        /// Peer.
+        peer: PeerAddress,
+    },
+    /// The peer answered a question for the queue pair of a datagram service, which is over.
+    ServiceFound {
+        /// Number of the question.
+        id: CommId,
+        /// The answer; its status says whether there is such a queue pair.
+        rep: SidrRep,
+    },
     /// No packet of the connection is under way any more: its number is free.
     TimeWaitExit {
         /// Connection.
@@ -65,6 +81,8 @@ impl CmEvent {
             | Self::Rejected { id, .. }
             | Self::Unreachable { id }
             | Self::Disconnected { id, .. }
+            | Self::ServiceRequested { id, .. }
+            | Self::ServiceFound { id, .. }
             | Self::TimeWaitExit { id } => id,
         }
     }

@@ -7,14 +7,19 @@ mod active;
 mod ending;
 mod passive;
 mod receive;
+mod sidr;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::time::Duration;
 
-use roced_types::Qpn;
+use roced_types::{DeviceId, Qpn};
 use thiserror::Error;
 
-pub use self::{active::Connect, passive::Accept};
+pub use self::{
+    active::Connect,
+    passive::Accept,
+    sidr::{FindService, ServiceAnswer},
+};
 use crate::{
     connection::{CmConnection, CmState, PeerAddress, Repeated},
     counters::CmCounters,
@@ -55,8 +60,6 @@ pub struct CmTransmit {
 /// Settings of a connection manager.
 #[derive(Clone, Copy, Debug)]
 pub struct CmConfig {
-    /// The adapter, by which peers tell hosts apart.
-    pub ca: CaGuid,
     /// Seed of unpredictable numbers.
     pub seed: u64,
     /// Connections at a time, those in TIMEWAIT included.
@@ -75,12 +78,17 @@ type RemoteKey<Number> = (PeerAddress, CaGuid, Number);
 /// The connections of one host.
 #[derive(Debug)]
 pub struct ConnectionManager {
-    ca: CaGuid,
+    /// The adapters, by which peers tell hosts apart.
+    adapters: BTreeMap<DeviceId, CaGuid>,
     connections_max: usize,
     random: Generator,
     connections: BTreeMap<CommId, CmConnection>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
+    /// Questions for datagram services, by their peer and its number.
+    by_question: BTreeMap<(PeerAddress, CommId), CommId>,
+    /// Answered ones that are kept, oldest first.
+    answered: VecDeque<CommId>,
     listeners: BTreeMap<ServiceId, CmListener>,
     timers: BTreeSet<(Duration, CommId)>,
     outbox: VecDeque<CmTransmit>,
@@ -92,18 +100,25 @@ impl ConnectionManager {
     /// Without connections and listeners.
     pub fn new(config: &CmConfig) -> Self {
         Self {
-            ca: config.ca,
+            adapters: BTreeMap::new(),
             connections_max: config.connections_max,
             random: Generator::new(config.seed),
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
+            by_question: BTreeMap::new(),
+            answered: VecDeque::new(),
             listeners: BTreeMap::new(),
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
         }
+    }
+
+    /// Names the adapter of a device: its node GUID.
+    pub fn set_adapter(&mut self, device: DeviceId, ca: CaGuid) {
+        self.adapters.insert(device, ca);
     }
 
     /// The next datagram to be sent.
@@ -168,7 +183,7 @@ impl ConnectionManager {
             return self.give_up(id, now);
         };
         repeated.sent += 1;
-        let next = (now + time::repetition(repeated.sent, random)).min(repeated.until);
+        let next = (now + interval(connection.state, repeated.sent, random)).min(repeated.until);
         let (to, mad) = (connection.peer, repeated.mad);
         // The time that an MRA asked for is over.
         connection.state = match connection.state {
@@ -191,6 +206,10 @@ impl ConnectionManager {
             }
             // Without a time limit: the program has to act.
             CmState::RepReceived | CmState::Established | CmState::DreqReceived | CmState::TimeWait => {}
+            CmState::SidrReqSent | CmState::SidrReqReceived => {
+                self.tell(id, CmEvent::Unreachable { id });
+                self.forget(id);
+            }
             CmState::ReqSent | CmState::MraReqReceived => {
                 self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
                 self.tell(id, CmEvent::Unreachable { id });
@@ -201,6 +220,18 @@ impl ConnectionManager {
                 self.tell(id, CmEvent::Unreachable { id });
                 self.enter_time_wait(id, now);
             }
+        }
+    }
+
+    fn ca(&self, device: DeviceId) -> CaGuid {
+        self.adapters.get(&device).copied().unwrap_or_default()
+    }
+
+    /// The first message of a conversation names it.
+    fn set_transaction(&mut self, id: CommId) {
+        let transaction = TransactionId(u64::from(self.random.next()) << 32 | u64::from(id.0));
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.transaction = transaction;
         }
     }
 
@@ -223,7 +254,7 @@ impl ConnectionManager {
     fn index(&mut self, id: CommId) {
         let connection = &self.connections[&id];
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = *connection;
-        if remote != CommId(0) {
+        if remote != CommId(0) && remote_qpn != Qpn::from_wire(0) {
             self.by_remote.insert((peer, remote_ca, remote), id);
             self.by_remote_qpn.insert((peer, remote_ca, remote_qpn), id);
         }
@@ -262,7 +293,8 @@ impl ConnectionManager {
         let to = connection.peer;
         self.counters.of_mut(message.attribute()).sent += 1;
         self.outbox.push_back(CmTransmit { to, mad });
-        self.set_deadline(id, Some(now + time::repetition(1, random).min(total)));
+        let first = interval(connection.state, 1, random).min(total);
+        self.set_deadline(id, Some(now + first));
     }
 
     /// Refuses a connection by a message of ours about `message`.
@@ -278,7 +310,7 @@ impl ConnectionManager {
         };
         if reason == reject_reason::TIMEOUT {
             // The peer may not know our number: it finds the connection by the adapter's.
-            rej.info = AdditionalInfo::new(&self.ca.0.to_be_bytes());
+            rej.info = AdditionalInfo::new(&self.ca(connection.peer.device).0.to_be_bytes());
         }
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));
@@ -305,6 +337,9 @@ impl ConnectionManager {
         self.leave_backlog(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
+        if self.by_question.get(&(peer, remote)) == Some(&id) {
+            self.by_question.remove(&(peer, remote));
+        }
         if self.by_remote.get(&(peer, remote_ca, remote)) == Some(&id) {
             self.by_remote.remove(&(peer, remote_ca, remote));
         }
@@ -320,5 +355,14 @@ impl ConnectionManager {
         if let Some(listener) = self.listeners.get_mut(&ServiceId(service)) {
             listener.waiting = listener.waiting.saturating_sub(1);
         }
+    }
+}
+
+/// Interval before repetition `sent`. A Linux peer takes a SIDR_REQ that comes again for another
+/// one, so these are repeated as slowly as Linux does it.
+fn interval(state: CmState, sent: u32, random: u32) -> Duration {
+    match state {
+        CmState::SidrReqSent => time::repetition(u32::MAX, random),
+        _ => time::repetition(sent, random),
     }
 }

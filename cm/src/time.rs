@@ -4,6 +4,11 @@ use core::time::Duration;
 
 /// Response timeout that Linux announces, and so do we: 4.3 s.
 pub const RESPONSE_TIMEOUT: u8 = 20;
+/// Longest response timeout of a peer that is believed: 17 s. A stranger could keep a connection for
+/// hours.
+pub const RESPONSE_TIMEOUT_MAX: u8 = 22;
+/// Longest ACK timeout of a peer that is believed, likewise: 4.3 s.
+pub const ACK_TIMEOUT_MAX: u8 = 20;
 /// Repetitions that Linux makes of an unanswered message.
 pub const RETRIES: u8 = 15;
 /// Service timeout of an MRA: 65.5 s.

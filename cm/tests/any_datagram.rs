@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use roced_cm::{
     CmConfig, CmEvent, Connect, ConnectionManager, PeerAddress,
-    wire::{CaGuid, CommId, ConnectionPath, MAD_BYTES, PortSpace, ServiceId, TransportService},
+    wire::{CommId, ConnectionPath, MAD_BYTES, PortSpace, ServiceId, TransportService},
 };
 use roced_types::{DeviceId, Qpn};
 
@@ -25,7 +25,6 @@ proptest! {
         ),
     ) {
         let mut manager = ConnectionManager::new(&CmConfig {
-            ca: CaGuid(1),
             seed: 1,
             connections_max: CONNECTIONS_MAX,
         });
@@ -69,7 +68,7 @@ proptest! {
             while let Some(event) = manager.poll_event() {
                 let id = event.id();
                 match event {
-                    CmEvent::Requested { .. } => ids.push(id),
+                    CmEvent::Requested { .. } | CmEvent::ServiceRequested { .. } => ids.push(id),
                     CmEvent::Accepted { .. } => manager.confirm(id, [0; 224]).expect("it waits for that"),
                     _ => {}
                 }

@@ -89,16 +89,19 @@ fn address(host: usize) -> PeerAddress {
     PeerAddress { device: DeviceId(0), vlan: None, local: GIDS[host], remote: GIDS[1 - host] }
 }
 
+fn manager(host: u64, seed: u64, connections_max: usize) -> ConnectionManager {
+    let mut manager = ConnectionManager::new(&CmConfig { seed, connections_max });
+    manager.set_adapter(DeviceId(0), CaGuid(100 + host));
+    manager
+}
+
 impl World {
     fn new(seed: u64, faults: Faults) -> Self {
-        let manager = |host: u64| {
-            ConnectionManager::new(&CmConfig { ca: CaGuid(100 + host), seed: seed ^ host << 40, connections_max: 1000 })
-        };
         Self {
             now: Duration::ZERO,
             random: Random(seed),
             faults,
-            managers: [manager(0), manager(1)],
+            managers: [manager(0, seed, 1000), manager(1, seed ^ 1 << 40, 1000)],
             network: BTreeMap::new(),
             plans: BTreeSet::new(),
             known: Default::default(),
@@ -215,6 +218,9 @@ impl World {
                 self.disconnected += 1;
                 self.plan(host, id, Plan::Disconnect, soon);
                 self.plan(host, id, Plan::Destroy, Duration::from_secs(3));
+            }
+            CmEvent::ServiceRequested { .. } | CmEvent::ServiceFound { .. } => {
+                panic!("no datagram services: {event:?}")
             }
             CmEvent::TimeWaitExit { .. } => {
                 self.known[host].remove(&id);
@@ -398,7 +404,7 @@ fn a_host_that_forgot_its_connections_may_use_its_queue_pairs_again() {
     world.run(Duration::from_millis(100));
     assert_eq!(world.established, [1, 1]);
     // Started anew: the same adapter, the same first queue pair number.
-    world.managers[0] = ConnectionManager::new(&CmConfig { ca: CaGuid(100), seed: 77, connections_max: 10 });
+    world.managers[0] = manager(0, 77, 10);
     world.known[0].clear();
     world.plans.clear();
     world.qpns = 16;

@@ -151,6 +151,9 @@ impl Families {
                         let labels = vec![("device", device.to_owned()), ("queue", queue.to_owned())];
                         self.counter(&format!("queue_{name}"), "A counter of an RX queue", labels, *value);
                     }
+                    ["control"] => {
+                        self.counter(&format!("control_{name}"), "A counter of the control thread", Vec::new(), *value);
+                    }
                     ["device", device] => self.device_counter(device, name, *value),
                     // The group of a device has the sum over its workers.
                     _ => {}

@@ -14,6 +14,7 @@
 mod answers;
 mod attachment;
 mod devices;
+mod management;
 mod network_view;
 mod reload;
 mod reports;
@@ -53,6 +54,7 @@ use self::{
     attachment::Attacher,
     devices::ServedDevice,
     network_view::NetworkView,
+    reports::ManagementCounters,
     stall_attribution::StallAttribution,
     start::Started,
     watchdog::{Health, Watchdog},
@@ -67,6 +69,7 @@ use crate::{
     worker::{
         command::{Command, QueueMailbox},
         events::EventReceiver,
+        management::MadReceiver,
         poll_loop::Worker,
         workers::Workers,
     },
@@ -82,11 +85,12 @@ enum WakeSource {
     Clients,
     Operators,
     Attached,
+    Mads,
 }
 
 impl WakeSource {
-    const ALL: [Self; 6] =
-        [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators, Self::Attached];
+    const ALL: [Self; 7] =
+        [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators, Self::Attached, Self::Mads];
 }
 
 /// Longest wait of the control thread: the watchdog looks at least that often.
@@ -118,7 +122,7 @@ fn run_until(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow:
     served
 }
 
-/// Signals that would end the process although nobody wants that.
+/// Signals that would end the process, which no operator wants.
 const IGNORED_SIGNALS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// Meaning of a signal.
@@ -159,7 +163,7 @@ fn make_folder_of(socket: &Path) -> io::Result<()> {
     match socket.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
             fs::create_dir(folder)?;
-            // Whatever the umask.
+            // Regardless of the umask.
             fs::set_permissions(folder, Permissions::from_mode(0o755))
         }
         _ => Ok(()),
@@ -180,6 +184,8 @@ struct Daemon {
     queue_mailboxes: Vec<QueueMailbox<NicQueue>>,
     threads: Vec<JoinHandle<Worker<NicQueue>>>,
     events: EventReceiver,
+    mads: MadReceiver,
+    management: ManagementCounters,
     clients: Clients,
     admin: Admin,
     service: ServiceManager,
@@ -205,7 +211,7 @@ impl Daemon {
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let attacher = Attacher::new()?;
-        let Started { devices, mut workers, queue_mailboxes, threads, events, board } =
+        let Started { devices, mut workers, queue_mailboxes, threads, events, mads, board } =
             start::start(&config, &checked)?;
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), board)
@@ -228,6 +234,8 @@ impl Daemon {
             queue_mailboxes,
             threads,
             events,
+            mads,
+            management: ManagementCounters::default(),
             clients,
             admin,
             service: ServiceManager::from_environment(),
@@ -258,6 +266,7 @@ impl Daemon {
             WakeSource::Clients => self.clients.as_fd(),
             WakeSource::Operators => self.admin.as_fd(),
             WakeSource::Attached => self.attacher.as_fd(),
+            WakeSource::Mads => self.mads.as_fd(),
         }
     }
 
@@ -292,6 +301,9 @@ impl Daemon {
             }
             if is_ready(WakeSource::Workers) {
                 self.on_worker_events();
+            }
+            if is_ready(WakeSource::Mads) {
+                self.on_mads();
             }
             if is_ready(WakeSource::Network) {
                 let changes = self.net.on_readable()?;

@@ -99,8 +99,8 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the config names and this host does not have at present. It may come before the daemon
-/// starts, so it is no mistake.
+/// Objects that the config names and this host does not have at present. They may come before the
+/// daemon starts, so they are no mistake.
 fn absences(config: &Config) -> Vec<String> {
     let group = config.control.group.iter().filter(|name| matches!(Group::from_name(name), Ok(None)));
     let interfaces =

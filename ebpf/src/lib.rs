@@ -1,7 +1,7 @@
 //! The XDP program that steers RoCE frames to AF_XDP sockets, as the bytes of an ELF object.
 //!
-//! The program is `roced_xdp.bpf.c`, in C, compiled by clang when this crate is built. What it
-//! shares with the daemon (names of maps, keys, verdicts) stands in `steer.h` and in
+//! The program is `roced_xdp.bpf.c`, in C, compiled by clang when this crate is built. The part
+//! shared with the daemon (names of maps, keys, verdicts) stands in `steer.h` and in
 //! `roced_steering`.
 
 /// The object file, aligned as ELF readers want it.

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The first decision about a frame: RoCE for one of our addresses, whole and no fragment? Then it goes to the
- * AF_XDP socket of the RX queue that it arrived on. Everything else is the kernel's, untouched.
+ * The first decision about a frame: RoCE for one of our addresses, whole and no fragment? Then it
+ * goes to the AF_XDP socket of the RX queue that it arrived on. Everything else is the kernel's,
+ * untouched.
  *
- * The program only reads. It looks at the headers in the linear part (in the first buffer of a frame that lies in
- * several), and takes the frame's length from all its buffers. What it does not understand it passes: a wrong guess
- * here would take traffic away from the kernel.
+ * The program only reads. It looks at the headers in the linear part (in the first buffer of a
+ * frame that lies in several), and takes the frame's length from all its buffers. A frame that it
+ * does not understand it passes: a wrong guess here would take traffic away from the kernel.
  */
 #include <linux/bpf.h>
 
@@ -25,7 +26,7 @@
 #define PROTOCOL_UDP 17
 #define PROTOCOL_IPV6_FRAGMENT 44
 
-/* What a GRH says of the base transport header behind it. */
+/* Facts of the base transport header behind a GRH. */
 #define NEXT_HEADER_BTH 0x1b
 
 /* Outer and inner tag (IEEE 802.1ad). */
@@ -43,7 +44,7 @@ struct ethernet_header {
 	__be16 type;
 } __attribute__((packed));
 
-/* What follows a type of TYPE_VLAN: the tag, and the type of what comes next. */
+/* The bytes behind a type of TYPE_VLAN: the tag, and the type of the next header. */
 struct vlan_header {
 	__be16 tag;
 	__be16 type;
@@ -104,8 +105,9 @@ struct {
 } verdicts SEC(".maps");
 
 /*
- * Keys are built of 8-byte words: before Linux 6.9 the verifier refuses, to a process without CAP_PERFMON, a shorter store
- * to a stack slot of which another part has been stored ("attempt to corrupt spilled pointer on stack").
+ * Keys are built of 8-byte words: before Linux 6.9 the verifier refuses, to a process without
+ * CAP_PERFMON, a shorter store to a stack slot of which another part has been stored ("attempt to
+ * corrupt spilled pointer on stack").
  */
 static __always_inline struct address_key key_at(const __u8 *address)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the XDP program and the daemon agree on. The same facts stand in shared/steering/src/lib.rs;
- * a test of tests/xdp reads both and fails when they differ.
+ * Facts common to the XDP program and the daemon. The same facts stand in
+ * shared/steering/src/lib.rs; a test of tests/xdp reads both and fails when they differ.
  */
 #ifndef ROCED_STEER_H
 #define ROCED_STEER_H
@@ -26,7 +26,7 @@ enum roce {
 	ROCE_V1 = 2,
 };
 
-/* What was done with a frame and why; the index into the map `verdicts`. */
+/* Verdicts on frames and their reasons; the index into the map `verdicts`. */
 enum verdict {
 	REDIRECTED = 0,
 	PASS_NO_SOCKET = 1,

@@ -100,7 +100,7 @@ impl Quota {
     }
 }
 
-/// Room for mappings, for as long as this lives. By default it counts as nobody's: the daemon's
+/// Room for mappings, for as long as this lives. By default it belongs to no client: the daemon's
 /// own.
 #[derive(Debug, Default)]
 pub struct Room(Option<Taken>);

@@ -77,7 +77,7 @@ impl Opened {
             return found.with_context(|| format!("{name} has no GID {index}: `rocectl status` lists them"));
         }
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
-        let version = if rocev1 { " and RoCEv1 (its config says by `roce` what it has)" } else { "" };
+        let version = if rocev1 { " and RoCEv1 (`roce` in its config names its versions)" } else { "" };
         gid::choose(&self.gids, rocev1, local, remote)
             .with_context(|| format!("{name} has no GID of {family}{version} from which {remote} could be reached"))
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the captures of RoCEv1 in tests/captures/rocev1, with scapy's layers (Ether, GRH, BTH, AETH) and nothing of roced's: what two
-hosts say to each other that are connected as those of transport/tests/pair are (addresses, numbers, PSNs, keys, memory), when the first asks
-for what `conversation` lists. Linux's rxe has no RoCEv1, so this stands in for what a peer would send.
+"""Writes the captures of RoCEv1 in tests/captures/rocev1, with scapy's layers (Ether, GRH, BTH, AETH) and nothing of roced's: the frames of
+two hosts that are connected as those of transport/tests/pair are (addresses, numbers, PSNs, keys, memory), when the first makes the requests
+that `conversation` lists. Linux's rxe has no RoCEv1, so this stands in for the frames of a peer.
 
 usage: python3 -m venv /tmp/scapy && /tmp/scapy/bin/pip install scapy==2.8.0 && /tmp/scapy/bin/python tests/captures/rocev1.py
 
@@ -28,7 +28,7 @@ NO_CREDITS = 0x1F
 
 
 def memory(host, offset, length):
-    """What lies in a host's memory before anybody changes it."""
+    """The initial contents of a host's memory."""
     return bytes(((at * 7 + (at >> 8) * 3) & 0xFF) ^ host for at in range(offset, offset + length))
 
 

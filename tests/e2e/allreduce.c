@@ -8,7 +8,7 @@
 
 enum { NUMBERS = 4 << 20 };
 
-/* Small whole numbers, whose sum in any order is exact. */
+/* Small whole numbers: their sum in any order is exact. */
 static float number(int place, int rank, int round)
 {
 	return (float)(place % 1000 * (rank + 1) + round);

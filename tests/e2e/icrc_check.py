@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the ICRC of every RoCE frame in pcap files, with nothing of roced's: zlib's CRC-32 and the rules of IBTA annexes A16, A17.
 
-usage: icrc_check.py FILE.pcap...     prints what it found; exit code 0 when every frame's ICRC holds, 1 otherwise
+usage: icrc_check.py FILE.pcap...     prints its findings; exit code 0 when every frame's ICRC holds, 1 otherwise
 """
 
 import struct

@@ -1,4 +1,7 @@
-/* For programs in C whose both ends are one process: a device of libibverbs by its name, and two reliable connections to each other. */
+/*
+ * For programs in C with both ends in one process: a device of libibverbs by its name, and two
+ * reliable connections to each other.
+ */
 #ifndef LOOPBACK_H
 #define LOOPBACK_H
 

@@ -1,5 +1,7 @@
-/* Wrong calls, and calls in a wrong order, as a program of verbs makes them by mistake or on purpose: each fails by the error that manual pages and
- * drivers have for it (or by ours, where they leave it open or crash), changes nothing, and the objects work afterward.
+/*
+ * Wrong calls, and calls in a wrong order, as a program of verbs makes them by mistake or on
+ * purpose: each fails by the error that manual pages and drivers have for it (or by ours, where
+ * they leave it open or crash), changes nothing, and the objects work afterward.
  *
  *   misuse DEVICE GID_INDEX
  */

@@ -1,5 +1,7 @@
-/* Functions of rdma-core 59 to 65 in this libibverbs, found as a program that was linked with a newer one finds them: by name and version. Those that
- * roced has work, the others fail as their manual pages say.
+/*
+ * Functions of rdma-core 59 to 65 in this libibverbs, found as a program that was linked with a
+ * newer one finds them: by name and version. Those that roced has work, the others fail as their
+ * manual pages say.
  *
  *   newer DEVICE GID_INDEX
  */
@@ -62,7 +64,10 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	CHECK(ibv_dealloc_pd(stranger) == 0);
 }
 
-/* Rights of FLUSH, also for persistent memory: drivers grant the queue pair either, whatever regions can have. */
+/*
+ * Rights of FLUSH, also for persistent memory: drivers grant the queue pair either, regardless of
+ * the rights that regions can have.
+ */
 static void flush_rights(struct ibv_context *context, struct ibv_pd *pd)
 {
 	enum { GLOBAL = 1 << 8, PERSISTENT = 1 << 9 };

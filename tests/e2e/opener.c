@@ -1,8 +1,11 @@
-/* A program that is not linked with libibverbs but opens it, as NCCL and others do, and asks for functions by version.
+/*
+ * A program that is not linked with libibverbs but opens it, as NCCL and others do, and asks for
+ * functions by version.
  *
  *   opener NAME DEVICE [LIST]
  *
- * LIST has a version node and a symbol in each line: each is asked for by dlvsym, all but those of IBVERBS_1.0.
+ * LIST has a version node and a symbol in each line: each is asked for by dlvsym, all but those of
+ * IBVERBS_1.0.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,8 @@
-/* Memory that no daemon can map, registered by libibverbs: an initialized variable, huge pages where the machine has some, and, where userfaultfd is
- * forbidden, anything at all. Data goes by WRITE, READ and SEND, to it and from it, and every byte is looked at; a peer adds
- * to a number in it.
+/*
+ * Memory that no daemon can map, registered by libibverbs: an initialized variable, huge pages
+ * where the machine has some, and, where userfaultfd is forbidden, anything at all. Data goes by
+ * WRITE, READ and SEND, to it and from it, and every byte is looked at; a peer adds to a number in
+ * it.
  *
  *   proxied DEVICE GID_INDEX [no-userfaultfd]
  */

@@ -1,5 +1,7 @@
-/* Eight threads on two queue pairs, one completion queue and one shared receive queue of libibverbs: every message's bytes are looked at, and each
- * arrives once. Both ends are this process, so all threads post to both.
+/*
+ * Eight threads on two queue pairs, one completion queue and one shared receive queue of
+ * libibverbs: every message's bytes are looked at, and each arrives once. Both ends are this
+ * process, so all threads post to both.
  *
  *   threads DEVICE GID_INDEX SECONDS
  */

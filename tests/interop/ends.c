@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * One program for both ends, an ordinary libibverbs program: over rdma_rxe in the guest, over roced's library on the host.
+ * One program for both ends, an ordinary libibverbs program: over rdma_rxe in the guest, over
+ * roced's library on the host.
  *
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] WHAT             waits for the other end, and answers what it asks for
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] WHAT ADDRESS     asks
+ *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION           waits, and answers the requests
+ *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION ADDRESS   asks
  *
- * It says what happened, a fact a line: "request success", "receive local length error", "event QP access error", "state ERR".
- * Whether that is as it should be is for others to say; only what would make the facts meaningless ends it with an exit code.
+ * It prints the events, a fact a line: "request success", "receive local length error", "event QP
+ * access error", "state ERR". Whether that is as it should be is for others to say; only errors
+ * that would make the facts meaningless end it with an exit code.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +28,7 @@
 #include <unistd.h>
 
 #define BYTES_MAX (1u << 20)
-/* What the peer may reach: the last of it is one byte short of what "out of bounds" asks for. */
+/* Memory that the peer may reach: one byte short of the range that "out of bounds" asks for. */
 #define EXPOSED_BYTES (BYTES_MAX / 2)
 #define RECEIVES 64
 #define PATIENCE_S 20
@@ -37,13 +39,13 @@ static struct {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
-	/* Ours alone; and what the peer reaches and receives land in. */
+	/* Memory of ours alone; and memory that the peer reaches and receives land in. */
 	struct ibv_mr *local_mr, *exposed_mr;
 	unsigned char *local, *exposed;
 	int access;
 } end;
 
-/* What an end tells the other. */
+/* Message of an end to the other. */
 struct introduction {
 	uint32_t qpn, psn, rkey;
 	uint64_t va;
@@ -72,7 +74,7 @@ static void nap(long ms)
 	nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000 }, NULL);
 }
 
-/* --- the other end, by TCP ---------------------------------------------------------------------------------------------- */
+/* --- the other end, by TCP -------------------------------------------------------------------- */
 
 static void say(const void *bytes, size_t size)
 {
@@ -123,7 +125,7 @@ static int reach(const char *address, const char *port)
 	return handle;
 }
 
-/* --- our own end -------------------------------------------------------------------------------------------------------- */
+/* --- our own end ------------------------------------------------------------------------------ */
 
 static void open_device(void)
 {
@@ -193,11 +195,11 @@ static void connect_ends(void)
 	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* --- facts ------------------------------------------------------------------------------------------------------------- */
+/* --- facts ------------------------------------------------------------------------------------ */
 
 static void tell_completion(const struct ibv_wc *wc)
 {
-	/* Of what a failed completion is, only its wr_id tells. */
+	/* Only its wr_id tells the operation of a failed completion. */
 	if (wc->wr_id)
 		printf("request %s\n", ibv_wc_status_str(wc->status));
 	else
@@ -246,7 +248,7 @@ static const char *state(void)
 	return attributes.qp_state < 7 ? names[attributes.qp_state] : "unknown";
 }
 
-/* What has happened to an end that nothing more will happen to: events, completions that nobody asked for, its state. */
+/* Final report of an end: events, completions without a request, its state. */
 static void tell_end(void)
 {
 	struct ibv_async_event event;
@@ -263,7 +265,7 @@ static void tell_end(void)
 	printf("state %s\n", state());
 }
 
-/* --- requests ---------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static unsigned char pattern(uint32_t seed, uint32_t at)
 {
@@ -404,7 +406,7 @@ static void operations(int client)
 	printf("all operations done\n");
 }
 
-/* What is refused, and what is behind it. */
+/* The refused request, and the one behind it. */
 static void refused(int client, enum ibv_wr_opcode opcode, uint32_t size, uint64_t offset, uint32_t key)
 {
 	if (!client)
@@ -450,7 +452,7 @@ static void too_long(int client)
 	meet();
 }
 
-static void nobody_there(int client)
+static void absent_peer(int client)
 {
 	meet();
 	if (client) {
@@ -494,7 +496,7 @@ static void run(const char *what, int client)
 	else if (is(what, "rnr-exceeded"))
 		no_receive(client, 0);
 	else if (is(what, "retry-exceeded"))
-		nobody_there(client);
+		absent_peer(client);
 	else if (is(what, "send-too-long"))
 		too_long(client);
 	else if (is(what, "wrong-key-write") || is(what, "no-right-write"))

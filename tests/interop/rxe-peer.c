@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The other end, inside the guest: an ordinary libibverbs program over Linux's rdma_rxe. Waits on a TCP port; each connection is
- * one queue pair, and its lines say what to do, each answered by "ok" or "failed WHY":
+ * The other end, inside the guest: an ordinary libibverbs program over Linux's rdma_rxe. Waits on a
+ * TCP port; each connection is one queue pair, and its lines are commands, each answered by "ok" or
+ * "failed WHY":
  *
  *   connect GID QPN PSN MTU [VA RKEY]     the peer; answered by our own "GID QPN PSN MTU VA RKEY"
- *   send SIZE SEED [IMM]                  what the request's name says, and wait for its completion; the bytes are
+ *   send SIZE SEED [IMM]                  the request of that name, to its completion; bytes are
  *   write SIZE SEED [IMM]                 pattern(SEED); IMM is a number
  *   read SIZE SEED                        read from the peer and compare
  *   receive SIZE SEED [IMM]               a receive has completed, or does: compare
  *   notice SIZE IMM                       a WRITE with immediate has completed a receive
  *   fill SIZE SEED, check SIZE SEED       our memory that the peer reaches
- *   badwrite, badread                     with a wrong key: answered "ok" when that ends in a remote access error
+ *   badwrite, badread                     a wrong key: "ok" for a remote access error
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -38,7 +39,7 @@ static struct {
 	unsigned char *local, *exposed;
 	uint64_t peer_va;
 	uint32_t peer_rkey, psn;
-	/* Receives that completed and nobody asked for yet. */
+	/* Receives that completed and no command asked for yet. */
 	struct ibv_wc received[RECEIVES];
 	int first, last;
 } end;
@@ -175,7 +176,7 @@ static int find_gid(const union ibv_gid *like, union ibv_gid *gid, uint32_t *ind
 	for (*index = 0; *index < 16; ++*index) {
 		if (ibv_query_gid_ex(end.context, 1, *index, &entry, 0) || entry.gid_type != IBV_GID_TYPE_ROCE_V2)
 			continue;
-		/* The same network: the first 8 bytes of IPv6, and of an IPv4 address mapped into it the first 15. */
+		/* The same network: the first 8 bytes of IPv6, the first 15 of a mapped IPv4 address. */
 		if (!memcmp(entry.gid.raw, like->raw, like->raw[0] ? 8 : 15)) {
 			*gid = entry.gid;
 			return 0;

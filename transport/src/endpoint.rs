@@ -16,6 +16,7 @@ mod final_answers;
 mod frames;
 mod groups;
 mod keys;
+mod management;
 mod resources;
 mod schedule;
 mod slots;
@@ -32,6 +33,7 @@ use crate::{
     clock::Nanos,
     counters::{QpCounters, QpTotals},
     io::{App, Wire},
+    management::Management,
     multicast::Groups,
     out_of_order::OutOfOrderPool,
     partition::Partitions,
@@ -110,6 +112,8 @@ pub struct Endpoint {
     out_of_order: OutOfOrderPool,
     /// Answers that removed queue pairs owed their peers.
     final_answers: FinalAnswers,
+    /// Datagrams of queue pair 1.
+    management: Management,
     /// Ticket of the last key change.
     ticket: u64,
     drops: DropCounters,
@@ -138,6 +142,7 @@ impl Endpoint {
                 0
             }),
             final_answers: FinalAnswers::new(),
+            management: Management::new(),
             ticket: 0,
             drops: DropCounters::default(),
             totals: Arc::default(),
@@ -217,6 +222,11 @@ impl Endpoint {
         wire: &mut impl Wire,
     ) -> Transmitted {
         let mut sent = self.transmit_final_answers(budget, wire);
+        let mut management = Transmitted::default();
+        if self.management.wants_transmit() {
+            management = self.transmit_management(budget - sent.visits, wire);
+            sent += management;
+        }
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
@@ -254,6 +264,9 @@ impl Endpoint {
             }
             self.update_schedule(index);
         }
+        if management.visits > 0 && full > 0 {
+            self.management.yield_next();
+        }
         if sent.visits > 0 {
             // Queue pairs without room keep their place; the others were served.
             held_up[..full].iter().rev().for_each(|index| self.schedule.senders.push_front(*index));
@@ -266,7 +279,10 @@ impl Endpoint {
 
     /// There may be something to send: the caller must not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.schedule.senders.is_empty() || self.schedule.in_flight.can_admit() || !self.final_answers.is_empty()
+        !self.schedule.senders.is_empty()
+            || self.schedule.in_flight.can_admit()
+            || !self.final_answers.is_empty()
+            || self.management.wants_transmit()
     }
 
     /// Takes an event for a client.
@@ -373,7 +389,10 @@ impl Endpoint {
     /// Fails the queue pairs in `budget` slots from slot `from` on, each with the event
     /// [`QP_FATAL`](roced_types::event::QP_FATAL), because the port that their frames leave and arrive by is gone. Queue pairs
     /// in RESET and ERR stay as they are. Returns the slot to continue with, `None` after the last.
+    ///
+    /// Management datagrams that wait to be sent are discarded ([`DropReason::ManagementLost`]).
     pub fn fail_qps(&mut self, from: u32, budget: u32) -> Option<u32> {
+        self.drops.add(DropReason::ManagementLost, self.management.discard());
         let end = self.qps.used().min(from.saturating_add(budget));
         for slot in from..end {
             if self.qps.get_mut(slot).is_some_and(Qp::lose_port) {

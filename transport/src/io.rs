@@ -154,8 +154,8 @@ pub enum Egress {
     },
     /// Another device of this daemon.
     HandOver {
-        /// The device. The frame reaches no queue pair of a third device, whatever its destination
-        /// QPN.
+        /// The device. The frame reaches no queue pair of a third device, regardless of its
+        /// destination QPN.
         to: DeviceId,
     },
     /// The device of the sender. If the receiver belongs to the same endpoint, payload can be borrowed

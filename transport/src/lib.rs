@@ -24,6 +24,8 @@
 //! | `on_borrowed_frame` | for a frame of a queue pair of the same endpoint, with payload in its memory; within the iteration that sent it |
 //! | `on_timeout` | in each iteration, and at the latest at `poll_timeout` |
 //! | `poll_transmit` | in each iteration, until its budget or the wire is exhausted; the only call that sends |
+//! | `send_management` | for each management datagram, sent from queue pair 1 |
+//! | `poll_management` | for management datagrams received by queue pair 1 |
 //! | `poll_event` | for asynchronous events of queue pairs |
 //! | `poll_failure` | for the causes of failed queue pairs, for a log |
 //! | `poll_srq_limit` | for limit events of shared receive queues |
@@ -43,6 +45,7 @@ pub mod congestion;
 pub mod counters;
 pub mod endpoint;
 pub mod io;
+pub mod management;
 pub mod mr;
 mod multicast;
 mod out_of_order;

@@ -52,6 +52,11 @@ impl Partitions {
     pub fn get(&self, index: u32) -> Option<Pkey> {
         self.keys[..self.count].get(index as usize).copied()
     }
+
+    /// The port shares a partition with a sender of this key, and may speak to it.
+    pub fn accept(&self, sender: Pkey) -> bool {
+        self.keys[..self.count].iter().any(|key| key.is_valid() && key.may_speak_to(sender))
+    }
 }
 
 impl Default for Partitions {
@@ -77,6 +82,13 @@ mod tests {
     fn no_partition_has_the_number_0() {
         assert!(!Pkey(0).is_valid() && !Pkey(0x8000).is_valid());
         assert!(Pkey(1).is_valid() && Pkey::DEFAULT.is_valid());
+    }
+
+    #[test]
+    fn a_port_accepts_senders_of_its_partitions_unless_both_are_limited_members() {
+        let table = Partitions::new(&[Pkey(0x8001), Pkey(0x0002), Pkey(0x8000)]);
+        assert!([0x8001, 0x0001, 0x8002].map(Pkey).into_iter().all(|key| table.accept(key)));
+        assert!(![0x0002, 0x8003, 0xffff, 0x8000, 0].map(Pkey).into_iter().any(|key| table.accept(key)));
     }
 
     #[test]

@@ -59,6 +59,10 @@ named_counters! {
         ReceiverNotReady "drop_receiver_not_ready",
         /// A datagram with another Q_Key than that of the queue pair.
         BadQkey "drop_bad_qkey",
+        /// A datagram to queue pair 1 from another queue pair than the peer's queue pair 1.
+        WrongSourceQp "drop_wrong_source_qp",
+        /// A management datagram, and no room to keep it (its sender repeats it).
+        ManagementQueueFull "drop_management_queue_full",
         /// A datagram to a multicast group to which no queue pair is attached.
         NoSuchGroup "drop_no_such_group",
         /// From the UDP source port that the peer had in an earlier life of the connection.
@@ -74,6 +78,8 @@ named_counters! {
         /// Not a packet that came, but an answer that a removed queue pair owed: too many of them
         /// waited for room on the wire.
         FinalAnswerLost "drop_final_answer_lost",
+        /// Not a packet that came, but a management datagram to be sent by a port that is gone.
+        ManagementLost "drop_management_lost",
         /// Not a packet that came, but the answer to a duplicate READ: its memory is gone, or its
         /// queue pair has ended.
         ReplayLost "drop_replay_lost",

@@ -3,8 +3,8 @@
  * RDMA WRITE between two hosts with plain libibverbs: nothing here knows of roced.
  *
  * Both programs make a reliable connection, after an exchange of addresses, queue pair numbers and
- * keys over TCP. The one with an address writes, the other verifies every byte. GID_INDEX names the address of the
- * device (`ibv_devinfo -v`): on the lab's hosts that of IPv4 is 1.
+ * keys over TCP. The one with an address writes, the other verifies every byte. GID_INDEX names the
+ * address of the device (`ibv_devinfo -v`): on the lab's hosts that of IPv4 is 1.
  *
  *   cc -O1 -Wall -o /tmp/rc_write verbs/examples/rc_write.c -libverbs && scripts/lab up
  *   scripts/lab exec b -- roce-run /tmp/rc_write 1 &

@@ -69,7 +69,7 @@ fn device_attr(it: &DeviceAttributes) -> DeviceAttr {
         sys_image_guid: it.node_guid,
         max_mr_size: it.max_mr_bytes,
         page_size_cap: 0xffff_f000,
-        // Nobody's OUI: programs that know adapters by their maker treat it as any.
+        // An unassigned OUI: programs that know adapters by their maker treat it as any.
         vendor_id: 0x00ff_ffff,
         vendor_part_id: 0,
         hw_ver: 0,

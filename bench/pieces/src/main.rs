@@ -13,7 +13,7 @@ mod queues;
 mod whole;
 mod wire;
 
-/// How often each piece does what it does.
+/// How often each piece is repeated.
 pub(crate) const TIMES: u32 = 1000;
 
 fn main() {

@@ -73,7 +73,7 @@ fn piece_timer_armed(timers: &mut Timers) {
     }
 }
 
-/// What every ACK does.
+/// The timer change of every ACK.
 #[inline(never)]
 fn piece_timer_moved_later(timers: &mut Timers) {
     for index in 0..TIMES {

@@ -8,7 +8,7 @@ use roced_types::SendOp;
 use crate::engine::Pair;
 
 /// Messages of 1 MiB at path MTU 4096, 1024 packets in all: as figures are divided by
-/// [`crate::TIMES`], what they say is 2.4 % more than a packet.
+/// [`crate::TIMES`], they show 2.4 % more than a packet.
 const MESSAGES: u64 = 4;
 
 /// Every piece once.
@@ -31,7 +31,7 @@ fn piece_engine_read(pair: &mut Pair) {
     black_box(pair);
 }
 
-/// A poll iteration takes 10 us, whatever it takes here.
+/// A poll iteration takes 10 us, regardless of the real time here.
 fn clock() -> impl FnMut() -> Nanos {
     let mut turns = 0;
     move || {

@@ -49,14 +49,14 @@ fn piece_emit_4096_copy_and_icrc(path: &Path, headers: &Headers, payload: &[u8],
             rest = later;
             Ok(())
         });
-        filled.expect("nobody gave up");
+        filled.expect("no fill was given up");
     }
 }
 
 #[inline(never)]
 fn piece_emit_ack(path: &Path, headers: &Headers, memory: &mut [u8]) {
     for _ in 0..TIMES {
-        path.fill(&mut FrameMut::single(memory), black_box(headers), 0, |_| Ok(())).expect("nobody gave up");
+        path.fill(&mut FrameMut::single(memory), black_box(headers), 0, |_| Ok(())).expect("no fill was given up");
     }
 }
 

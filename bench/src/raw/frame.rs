@@ -57,7 +57,7 @@ impl FrameTemplate {
         Self(bytes)
     }
 
-    /// Puts a frame with `number` into the queue. What lies behind the number is not written.
+    /// Puts a frame with `number` into the queue. The bytes behind the number are not written.
     pub(super) fn emit(&self, queue: &mut NicQueue, frame_bytes: usize, number: u64) -> Result<(), EmitError> {
         queue.emit(Egress::Nic { flow: 0 }, frame_bytes, |frame| {
             frame.put(&self.0);

@@ -2,9 +2,9 @@
 //!
 //! Sender and receiver share with the daemon only its lowest layer ([`roced_xdp`]): the same
 //! sockets, rings and sizes, the same XDP program in the same mode. There is no protocol, no
-//! client, no checksum, and no payload is copied: a frame's bytes behind its headers are whatever
-//! lies in the chunk. As with RDMA, what is in flight is limited: the receiver sends a small frame
-//! back now and then that says how far it came.
+//! client, no checksum, and no payload is copied: the bytes behind a frame's headers are the old
+//! content of the chunk. As with RDMA, the data in flight is limited: the receiver sends a small
+//! frame back now and then that says how far it came.
 
 mod frame;
 mod pingpong;
@@ -33,7 +33,7 @@ struct RawEnd {
     template: FrameTemplate,
     /// The receiver's NAPI is moved, here or at the other end.
     napi_moved: bool,
-    // Last: the socket goes before the program that feeds it, and that before what is left of the
+    // Last: the socket goes before the program that feeds it, and that before the rest of the
     // interface.
     _program: XdpProgram,
     _napi: Option<ThreadedNapi>,
@@ -84,7 +84,7 @@ impl RawEnd {
         Ok(Self { queue, template, napi_moved, _program: program, _napi: napi })
     }
 
-    /// Takes what an earlier round left behind.
+    /// Takes the frames that an earlier round left behind.
     fn drain(&mut self) {
         self.queue.flush();
         while self.queue.rx_burst(64, |_| {}) > 0 {}

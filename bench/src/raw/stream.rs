@@ -68,7 +68,7 @@ pub(super) fn run(a: &mut RawEnd, b: &mut RawEnd, frame_bytes: usize, time: Dura
     Ok(sample)
 }
 
-/// What one end did.
+/// Work of one end.
 struct Done {
     frames: u64,
     elapsed: Duration,
@@ -109,7 +109,7 @@ fn receive(end: &mut RawEnd, stop: &AtomicBool) -> Done {
     loop {
         let came = end.queue.rx_burst(64, |frame| highest = number(frame).unwrap_or(0).max(highest)) as u64;
         frames += came;
-        // When nothing more comes for the moment, what is left over is told, too.
+        // When nothing more comes for the moment, the remainder is reported as well.
         if highest - told >= CREDIT_EVERY || came == 0 && highest > told {
             if template.emit(&mut end.queue, FRAME_BYTES_MIN, highest).is_ok() {
                 told = highest;
@@ -122,7 +122,7 @@ fn receive(end: &mut RawEnd, stop: &AtomicBool) -> Done {
         if end.napi_moved {
             if came == 0 && !end.queue.prepare_sleep() {
                 let mut socket = [PollFd::new(end.queue.socket(), PollFlags::POLLIN)];
-                // What it says is seen at the next look.
+                // Its message is seen at the next look.
                 let _ = poll(&mut socket, PollTimeout::try_from(NAP).expect("short"));
             }
         } else if came < HARVEST {

@@ -25,7 +25,7 @@ pub(crate) enum BenchWork {
     CompareSwap,
 }
 
-/// What is to be done.
+/// The work of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drive {
     /// The operation.
@@ -100,7 +100,7 @@ impl<'a> SessionQps<'a> {
         Ok(())
     }
 
-    /// Takes what is complete and, if it `goes_on`, posts as much again.
+    /// Takes the completed work and, if it `goes_on`, posts as much again.
     fn reap(&mut self, goes_on: bool) -> anyhow::Result<u64> {
         let taken = self.pairs.cq().poll(&mut self.reaped)?;
         if taken == 0 {

@@ -1,4 +1,4 @@
-//! roced through its client library, in this process: what `roce-perf` does not measure.
+//! roced through its client library, in this process: measurements that `roce-perf` does not have.
 
 mod driver;
 mod pairs;

@@ -11,10 +11,10 @@ use roced_client::{
     Access, CompletionQueue, ConnectOptions, Device, Gid, MemoryRegion, ProtectionDomain, QpAddress, QueuePair,
 };
 
-/// Both ends of what is to be connected: the daemons' sockets, and their addresses.
+/// Both ends of the connection to be made: the daemons' sockets, and their addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends<'a> {
-    /// Who posts, and who is posted to.
+    /// The end that posts, and the end that is posted to.
     pub(crate) sockets: [&'a Path; 2],
     /// In the same order.
     pub(crate) addresses: [IpAddr; 2],

@@ -1,4 +1,4 @@
-//! What a run found, for a person and for programs.
+//! Results of a run, for a person and for programs.
 
 mod document;
 mod plot;
@@ -68,7 +68,7 @@ impl Baseline {
 }
 
 impl BenchReport {
-    /// Of what was found; `status` is what a daemon says of itself.
+    /// Of the results; `status` is the status of a daemon.
     pub(crate) fn new(cli: &BenchArgs, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
@@ -176,7 +176,7 @@ impl BenchReport {
         })
     }
 
-    /// Writes whatever files were asked for.
+    /// Writes the requested files.
     pub(crate) fn write(&self, cli: &BenchArgs) -> anyhow::Result<()> {
         if let Some(path) = &cli.json {
             let text = serde_json::to_string_pretty(&self.json())? + "\n";

@@ -14,7 +14,7 @@ const SIZE: (u32, u32) = (900, 540);
 type PlotLine = (String, Vec<(f64, f64)>);
 
 impl BenchReport {
-    /// Throughput by size, and the distribution of round trips. What was not measured is not drawn.
+    /// Throughput by size, and the distribution of round trips. Missing measurements are not drawn.
     pub(super) fn plot(&self, folder: &Path) -> anyhow::Result<()> {
         draw(
             &folder.join("throughput.svg"),

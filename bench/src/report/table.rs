@@ -14,7 +14,7 @@ pub(super) struct Row {
     pub(super) cells: Vec<String>,
 }
 
-/// What the cells are.
+/// Headings of the cells.
 pub(super) const COLUMNS: [&str; 7] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "CPU s/GB", "calls/packet", "again"];
 
 impl BenchReport {
@@ -38,7 +38,7 @@ impl BenchReport {
             ));
         }
         line(format_args!(
-            "\nThe baseline: raw AF_XDP, million frames a second, and what it was on {REFERENCE_MACHINE}"
+            "\nThe baseline: raw AF_XDP, million frames a second, and its figures on {REFERENCE_MACHINE}"
         ));
         for baseline in self.baselines() {
             let verdict = if baseline.is_weak() { "BASELINE WEAK" } else { "" };
@@ -63,7 +63,7 @@ impl BenchReport {
         text
     }
 
-    /// The figures of everybody who took part.
+    /// The figures of all contestants that took part.
     pub(super) fn rows(&self) -> Vec<Row> {
         let all = crate::contestants::all();
         let row = |name: &str| {
@@ -88,7 +88,7 @@ impl BenchReport {
     }
 }
 
-/// What there is to say of scale.
+/// Lines about scale.
 pub(super) fn scale_lines(scale: &Scale) -> Vec<(String, String)> {
     let ratio = |spread: Option<Spread>| {
         spread.map_or_else(|| "-".into(), |it| format!("{:.3} ({:.3} to {:.3})", it.median, it.min, it.max))

@@ -1,4 +1,4 @@
-//! What a user would pick instead: TCP on plain sockets, blocking or looking all the time.
+//! The usual alternative: TCP on plain sockets, blocking or looking all the time.
 
 mod pingpong;
 mod stream;

@@ -9,7 +9,7 @@ use std::{
 use super::{TcpConnection, read_exact, write_all};
 use crate::{cpu, sample::Sample};
 
-/// What is sent.
+/// The message stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     /// Bytes of a write.

@@ -152,7 +152,7 @@ impl<'f> Exchange<'f> {
                 PageKind::Private => fresh.move_to(chunk, area).map(|()| None),
             }
         });
-        let waited_for = uffd::someone_waits(faults);
+        let waited_for = uffd::a_thread_waits(faults);
         let done = match done {
             // The protected pages are gone: threads that wait for them have to be woken.
             Ok(rest) => uffd::wake(faults, chunk).map(|()| rest),

@@ -1,9 +1,9 @@
 //! Memory that another driver may have pinned.
 //!
 //! A pin holds the physical page. After a page exchange the program and the daemon have another
-//! page, and what the pinning device writes is lost. The kernel does not report which pages of a
-//! program are pinned, so this module looks for the known causes: CUDA answers for an address;
-//! VFIO and iommufd are seen as open files; everything else as the number of pinned pages of the
+//! page, and the writes of the pinning device are lost. The kernel does not report which pages of a
+//! program are pinned, so this module looks for the known causes: CUDA answers for an address; VFIO
+//! and iommufd are seen as open files; everything else as the number of pinned pages of the
 //! process.
 #![expect(unsafe_code, reason = "calls a function of a library that the program has loaded")]
 

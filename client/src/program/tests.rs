@@ -196,19 +196,19 @@ fn a_waiting_access_is_seen_and_continues_if_no_page_was_exchanged() {
     let faults = faults.as_fd();
     userfaultfd::register(faults, &memory.range()).expect("plain memory");
     userfaultfd::write_protect(faults, &memory.range()).expect("it is registered");
-    assert!(!userfaultfd::someone_waits(faults));
+    assert!(!userfaultfd::a_thread_waits(faults));
     thread::scope(|scope| {
         let writer = scope.spawn(|| memory.word(0).store(2, Ordering::Relaxed));
         let begin = std::time::Instant::now();
-        while !userfaultfd::someone_waits(faults) && begin.elapsed().as_secs() < 20 {
+        while !userfaultfd::a_thread_waits(faults) && begin.elapsed().as_secs() < 20 {
             thread::yield_now();
         }
-        let held = (userfaultfd::someone_waits(faults), writer.is_finished(), memory.word(0).load(Ordering::Relaxed));
+        let held = (userfaultfd::a_thread_waits(faults), writer.is_finished(), memory.word(0).load(Ordering::Relaxed));
         // The writer continues regardless of the outcome of this test.
         userfaultfd::unregister(faults, &memory.range()).expect("it is registered");
         assert_eq!(held, (true, false, 1));
     });
-    assert!(!userfaultfd::someone_waits(faults) && memory.word(0).load(Ordering::Relaxed) == 2);
+    assert!(!userfaultfd::a_thread_waits(faults) && memory.word(0).load(Ordering::Relaxed) == 2);
 }
 
 #[test]

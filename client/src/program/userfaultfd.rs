@@ -117,7 +117,7 @@ pub(super) fn write_protect(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<
 }
 
 /// Returns true if a thread waits for a page.
-pub(super) fn someone_waits(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn a_thread_waits(fd: BorrowedFd<'_>) -> bool {
     let mut looked = [PollFd::new(fd, PollFlags::POLLIN)];
     // A failure counts as no waiter.
     poll(&mut looked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)

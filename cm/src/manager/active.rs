@@ -75,15 +75,12 @@ impl ConnectionManager {
             answer: None,
         };
         let id = self.insert(connection)?;
-        let transaction = TransactionId(u64::from(self.random.next()) << 32 | u64::from(id.0));
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.transaction = transaction;
-        }
+        self.set_transaction(id);
         let req = Req {
             local: id,
             ece_vendor: 0,
             service_id: wanted.service_id,
-            local_ca: self.ca,
+            local_ca: self.ca(wanted.peer.device),
             qkey: 0,
             qpn: wanted.qpn,
             responder_resources: wanted.responder_resources,

@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use super::{CmError, ConnectionManager};
+use super::{CmError, ConnectionManager, ServiceAnswer};
 use crate::{
     connection::CmState,
     time,
-    wire::{CmMessage, CommId, Drep, Dreq, Mad, RejectedMessage, reject_reason},
+    wire::{CmMessage, CommId, Drep, Dreq, Mad, RejectedMessage, reject_reason, sidr_status},
 };
 
 impl ConnectionManager {
@@ -39,6 +39,10 @@ impl ConnectionManager {
             CmState::ReqSent | CmState::MraReqReceived => {
                 self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
                 self.forget(id);
+            }
+            CmState::SidrReqSent => self.forget(id),
+            CmState::SidrReqReceived => {
+                self.answer_service(id, &ServiceAnswer::refusal(sidr_status::REJECTED), now)?;
             }
             CmState::ReqReceived => {
                 self.send_rej(id, RejectedMessage::Req, reject_reason::CONSUMER_DEFINED);

@@ -1,5 +1,6 @@
 //! The side that listens.
 
+use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use roced_types::Qpn;
@@ -57,15 +58,41 @@ impl ConnectionManager {
         }
     }
 
+    /// Does not listen any more but for service IDs that `keeps` names.
+    pub fn retain_listeners(&mut self, keeps: impl Fn(ServiceId) -> bool) {
+        let unused = self.listeners.keys().copied().filter(|service_id| !keeps(*service_id));
+        for service_id in unused.collect::<VecDeque<_>>() {
+            self.unlisten(service_id);
+        }
+    }
+
+    /// Refuses a request on which nothing is to be kept: one that comes again is refused again.
+    pub fn refuse(&mut self, id: CommId, reason: u16) {
+        let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
+        let (to, transaction) = (connection.peer, connection.transaction);
+        let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
+        self.send(to, transaction, CmMessage::Rej(rej));
+        self.forget(id);
+    }
+
+    /// Forgets a request as if it had not come: the peer repeats it.
+    pub fn ignore(&mut self, id: CommId) {
+        if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
+            self.forget(id);
+        }
+    }
+
     /// Accepts a connection. An event says when the peer has confirmed.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].
     pub fn accept(&mut self, id: CommId, how: &Accept, now: Duration) -> Result<(), CmError> {
-        let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
+        let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
         if connection.state != CmState::ReqReceived {
             return Err(CmError::State(connection.state));
         }
+        let local_ca = self.ca(connection.peer.device);
+        let Some(connection) = self.connections.get_mut(&id) else { return Err(CmError::Unknown) };
         connection.state = CmState::RepSent;
         connection.qpn = how.qpn;
         let rep = Rep {
@@ -83,7 +110,7 @@ impl ConnectionManager {
             flow_control: how.flow_control,
             rnr_retry_count: how.rnr_retry_count.min(7),
             srq: how.srq,
-            local_ca: self.ca,
+            local_ca,
             private_data: how.private_data,
         };
         let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));

@@ -8,8 +8,8 @@ use crate::{
     event::CmEvent,
     time,
     wire::{
-        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu,
-        TransactionId, reject_reason,
+        CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
+        reject_reason,
     },
 };
 
@@ -33,23 +33,20 @@ impl ConnectionManager {
             CmMessage::Rtu(rtu) => self.on_rtu(from, rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(from, dreq, transaction, now),
             CmMessage::Drep(drep) => self.on_drep(from, drep, now),
-            // Datagram services are not served yet.
-            CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => self.counters.unknown += 1,
+            CmMessage::SidrReq(req) => self.on_sidr_req(from, req, transaction, now),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(from, rep),
         }
     }
 
     fn on_req(&mut self, from: PeerAddress, req: &Req, transaction: TransactionId, now: Duration) {
+        if req.qpn.is_reserved() {
+            self.counters.discarded += 1;
+            return;
+        }
         if let Some(&known) = self.by_remote.get(&(from, req.local_ca, req.local)) {
             return self.on_req_again(known, req);
         }
-        let refuse = |reason| Rej {
-            local: CommId(0),
-            remote: req.local,
-            message: RejectedMessage::Req,
-            reason,
-            info: AdditionalInfo::NONE,
-            private_data: [0; 148],
-        };
+        let refuse = |reason| Rej::of_stranger(req.local, RejectedMessage::Req, reason);
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
             self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
@@ -84,13 +81,7 @@ impl ConnectionManager {
         match (connection.state, connection.answer) {
             // The program has not decided.
             (CmState::ReqReceived, _) => {
-                let mra = Mra {
-                    local: id,
-                    remote: req.local,
-                    message: RejectedMessage::Req,
-                    service_timeout: time::MRA_SERVICE_TIMEOUT,
-                    private_data: [0; 222],
-                };
+                let mra = Mra::new(id, req.local, RejectedMessage::Req, time::MRA_SERVICE_TIMEOUT);
                 self.send(to, transaction, CmMessage::Mra(mra));
             }
             // It was refused, and the refusal was lost.
@@ -106,7 +97,7 @@ impl ConnectionManager {
     }
 
     /// The connection of that number, if it is this peer's.
-    fn of_peer(&mut self, id: CommId, from: PeerAddress) -> Option<&mut CmConnection> {
+    pub(super) fn of_peer(&mut self, id: CommId, from: PeerAddress) -> Option<&mut CmConnection> {
         let Some(connection) = self.connections.get_mut(&id) else {
             self.counters.unknown += 1;
             return None;
@@ -140,7 +131,8 @@ impl ConnectionManager {
                 return;
             }
         };
-        let until = now + time::of_exponent(mra.service_timeout) + time::of_exponent(connection.ack_timeout);
+        let service_timeout = mra.service_timeout.min(time::MRA_SERVICE_TIMEOUT);
+        let until = now + time::of_exponent(service_timeout) + time::of_exponent(connection.ack_timeout);
         if let Some(repeated) = &mut connection.repeated {
             repeated.until = repeated.until.max(until);
         }
@@ -152,14 +144,7 @@ impl ConnectionManager {
         let Some(connection) = self.connections.get(&id).filter(|connection| connection.peer == from) else {
             self.counters.unknown += 1;
             // So that the peer need not repeat it for a minute.
-            let rej = Rej {
-                local: CommId(0),
-                remote: rep.local,
-                message: RejectedMessage::Rep,
-                reason: reject_reason::INVALID_COMM_ID,
-                info: AdditionalInfo::NONE,
-                private_data: [0; 148],
-            };
+            let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
             return self.send(from, transaction, CmMessage::Rej(rej));
         };
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
@@ -192,13 +177,7 @@ impl ConnectionManager {
         match (connection.state, connection.answer) {
             (CmState::Established, Some(rtu)) => self.send_again(to, rtu),
             (CmState::RepReceived, _) => {
-                let mra = Mra {
-                    local: id,
-                    remote: rep.local,
-                    message: RejectedMessage::Rep,
-                    service_timeout: time::MRA_SERVICE_TIMEOUT,
-                    private_data: [0; 222],
-                };
+                let mra = Mra::new(id, rep.local, RejectedMessage::Rep, time::MRA_SERVICE_TIMEOUT);
                 self.send(to, transaction, CmMessage::Mra(mra));
             }
             _ => {}
@@ -254,7 +233,9 @@ impl ConnectionManager {
                 self.tell(id, CmEvent::Disconnected { id, timed_out: false });
                 self.enter_time_wait(id, now);
             }
-            CmState::DreqReceived | CmState::TimeWait => self.counters.out_of_state += 1,
+            CmState::DreqReceived | CmState::TimeWait | CmState::SidrReqSent | CmState::SidrReqReceived => {
+                self.counters.out_of_state += 1;
+            }
         }
     }
 
@@ -303,7 +284,11 @@ impl ConnectionManager {
                     _ => self.send(to, transaction, drep),
                 }
             }
-            CmState::ReqSent | CmState::MraReqReceived | CmState::ReqReceived => self.counters.out_of_state += 1,
+            CmState::ReqSent
+            | CmState::MraReqReceived
+            | CmState::ReqReceived
+            | CmState::SidrReqSent
+            | CmState::SidrReqReceived => self.counters.out_of_state += 1,
         }
     }
 

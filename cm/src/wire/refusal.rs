@@ -109,6 +109,11 @@ pub struct Mra {
 }
 
 impl Mra {
+    /// Without private data.
+    pub const fn new(local: CommId, remote: CommId, message: RejectedMessage, service_timeout: u8) -> Self {
+        Self { local, remote, message, service_timeout, private_data: [0; 222] }
+    }
+
     pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             local: CommId(body.u32(0)),
@@ -146,6 +151,11 @@ pub struct Rej {
 }
 
 impl Rej {
+    /// About a connection of which the sender keeps nothing.
+    pub const fn of_stranger(remote: CommId, message: RejectedMessage, reason: u16) -> Self {
+        Self { local: CommId(0), remote, message, reason, info: AdditionalInfo::NONE, private_data: [0; 148] }
+    }
+
     pub(super) fn read(body: BodyReader<'_>) -> Self {
         Self {
             local: CommId(body.u32(0)),

@@ -16,7 +16,7 @@ use super::{
     attachment::check_mtu,
     devices::{AttachState, DeviceOrder, ServedDevice},
     network_view,
-    reports::{self, DeviceCounts, SessionProcess},
+    reports::{self, DeviceCounts, ManagementCounters, SessionProcess},
 };
 use crate::{
     config::Config,
@@ -33,10 +33,11 @@ impl Daemon {
     pub(super) fn answer_operators(&mut self) {
         // An order takes the whole daemon, so it is taken out of the answers.
         let mut orders = Vec::new();
-        let Self { config, net, devices, workers, clients, admin, since, .. } = self;
+        let Self { config, net, devices, workers, clients, admin, management, since, .. } = self;
         admin.serve(Instant::now(), |question, uid| {
             let sessions = clients.reports().collect();
-            let mut asked = Asked { config, net, devices, workers, sessions, uptime: since.elapsed() };
+            let uptime = since.elapsed();
+            let mut asked = Asked { config, net, devices, workers, sessions, management, uptime };
             let mut order = |name: &str, order| {
                 check_operator(uid)?;
                 let (device, report) = asked.order(name, order)?;
@@ -93,6 +94,7 @@ struct Asked<'a> {
     devices: &'a [ServedDevice],
     workers: &'a mut Workers,
     sessions: Vec<SessionReport>,
+    management: &'a ManagementCounters,
     uptime: Duration,
 }
 
@@ -187,7 +189,7 @@ impl Asked<'_> {
             let verdicts: [u64; Verdict::ALL.len()] = verdicts.transpose()?.unwrap_or_default();
             devices.push(DeviceCounts { name: &device.config.name, verdicts });
         }
-        Ok(reports::counters(&devices, &snapshots))
+        Ok(reports::counters(&devices, &snapshots, self.management))
     }
 
     fn queue_pairs(&mut self) -> Result<QpsReport, Problem> {

@@ -115,7 +115,7 @@ impl DeviceOrder {
     }
 }
 
-/// A device whose frames come and go.
+/// A device attached to its interface: its frames come and go.
 #[derive(Debug)]
 pub(super) struct AttachedDevice {
     pub(super) attachment: NicAttachment,

@@ -24,9 +24,31 @@ pub(super) struct SessionProcess<'a> {
     pub(super) program: &'a str,
 }
 
-/// Every counter of devices and workers, devices and workers by their numbers.
-pub(super) fn counters(devices: &[DeviceCounts<'_>], workers: &[WorkerSnapshot]) -> CountersReport {
+/// Management datagrams that reached the control thread and were dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ManagementCounters {
+    /// No part of the daemon takes them.
+    pub(super) unclaimed: u64,
+    /// The destination is no address of the device any more: the XDP program checked it when the
+    /// frame arrived.
+    pub(super) wrong_address: u64,
+}
+
+impl ManagementCounters {
+    /// All names with their counts.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [("mads_unclaimed", self.unclaimed), ("mads_wrong_address", self.wrong_address)].into_iter()
+    }
+}
+
+/// Every counter of devices, workers and control thread, devices and workers by their numbers.
+pub(super) fn counters(
+    devices: &[DeviceCounts<'_>],
+    workers: &[WorkerSnapshot],
+    management: &ManagementCounters,
+) -> CountersReport {
     let mut counters = BTreeMap::new();
+    counters.insert("control".to_owned(), named(management.iter()));
     for (number, device) in devices.iter().enumerate() {
         let mut sum = QpCounters::default();
         let mut drops = DropCounters::default();
@@ -126,7 +148,9 @@ mod tests {
             DeviceCounts { name: "roce0", verdicts },
             DeviceCounts { name: "roce1", verdicts: [0; Verdict::ALL.len()] },
         ];
-        let report = counters(&devices, &[snapshot(0, 0, 10), snapshot(1, 0, 20), snapshot(2, 1, 40)]).counters;
+        let management = ManagementCounters { unclaimed: 3, wrong_address: 4 };
+        let snapshots = [snapshot(0, 0, 10), snapshot(1, 0, 20), snapshot(2, 1, 40)];
+        let report = counters(&devices, &snapshots, &management).counters;
         assert_eq!(report["device/roce0"]["request_packets"], 30);
         assert_eq!(report["device/roce0"]["drop_bad_icrc"], 2);
         assert_eq!(report["device/roce0"]["xdp_redirected"], 9);
@@ -134,6 +158,7 @@ mod tests {
         assert_eq!(report["device/roce1"]["request_packets"], 40);
         assert_eq!(report["device/roce1/queue/3"]["rx_frames"], 41);
         assert_eq!(report["worker/2"]["forwarded"], 5);
+        assert_eq!((report["control"]["mads_unclaimed"], report["control"]["mads_wrong_address"]), (3, 4));
         assert!(!report.contains_key("device/roce1/worker/0"));
     }
 

@@ -34,6 +34,7 @@ use crate::{
         handoff::{Handoff, handoffs},
         idle::Policy,
         mailbox::mailbox,
+        management::{MadReceiver, MadSender, OutgoingMads, mads},
         pin,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -68,6 +69,7 @@ pub(super) struct Started {
     pub(super) queue_mailboxes: Vec<QueueMailbox<NicQueue>>,
     pub(super) threads: Vec<JoinHandle<Worker<NicQueue>>>,
     pub(super) events: EventReceiver,
+    pub(super) mads: MadReceiver,
     pub(super) board: SleepBoard,
 }
 
@@ -150,11 +152,13 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let board = SleepBoard::create(count).context("no memory for the workers' states")?;
     let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
     let (receiver, senders) = events(wakers.len())?;
+    let (mad_receiver, mad_senders) = mads(wakers.len())?;
     let (mut handles, mut queue_mailboxes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
-    let parts = worker_endpoints.into_iter().zip(&wakers).zip(handoffs(&wakers)).zip(senders);
-    for (number, (((worker_endpoints, waker), handoff), events)) in (0..).zip(parts) {
+    let parts =
+        worker_endpoints.into_iter().zip(&wakers).zip(handoffs(&wakers)).zip(senders.into_iter().zip(mad_senders));
+    for (number, (((worker_endpoints, waker), handoff), senders)) in (0..).zip(parts) {
         let make = Make { config, checked, board: &board, id: WorkerId(number) };
-        let (handle, queue_mailbox, worker) = make.worker(worker_endpoints, Arc::clone(waker), handoff, events)?;
+        let (handle, queue_mailbox, worker) = make.worker(worker_endpoints, Arc::clone(waker), handoff, senders)?;
         handles.push(handle);
         queue_mailboxes.push(queue_mailbox);
         workers.push(worker);
@@ -164,7 +168,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
         threads.push(spawn(worker, config.core).context("no thread for a worker")?);
     }
     let workers = Workers::new(handles, Arc::clone(&checked.endpoints));
-    Ok(Started { devices: served, workers, queue_mailboxes, threads, events: receiver, board })
+    Ok(Started { devices: served, workers, queue_mailboxes, threads, events: receiver, mads: mad_receiver, board })
 }
 
 /// Bounds the windows by half of the NIC's receive ring, where the driver tells its size: responses
@@ -256,13 +260,19 @@ impl Make<'_> {
         worker_endpoints: Vec<WorkerEndpoint<NicQueue>>,
         waker: Arc<Waker>,
         handoff: Handoff,
-        events: EventSender,
+        (events, mads): (EventSender, MadSender),
     ) -> anyhow::Result<(WorkerHandle, QueueMailbox<NicQueue>, Worker<NicQueue>)> {
         let limits = &self.config.limits;
         let (queue_mailbox, queue_inbox) = mailbox(Arc::clone(&waker));
         let (mailbox, inbox) = mailbox(Arc::clone(&waker));
         let heartbeat = Arc::new(AtomicU64::new(0));
-        let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
+        let outgoing = OutgoingMads::new();
+        let handle = WorkerHandle {
+            mailbox,
+            outgoing: Arc::clone(&outgoing),
+            waker: Arc::clone(&waker),
+            heartbeat: Arc::clone(&heartbeat),
+        };
         let worker = Worker::new(WorkerParts {
             id: self.id,
             policy: policy(&self.config.workers[self.id.0 as usize]),
@@ -272,6 +282,8 @@ impl Make<'_> {
             queue_inbox,
             handoff,
             events,
+            mads,
+            outgoing,
             waker,
             state: self.board.worker(self.id.0),
             heartbeat,

@@ -1,5 +1,5 @@
-//! Finds interfaces whose driver has stopped to run the XDP program: some do after the link went
-//! down and up or the MTU changed, while the kernel still lists the program as attached.
+//! Finds interfaces with a driver that has stopped to run the XDP program: some do after the link
+//! went down and up or the MTU changed, while the kernel still lists the program as attached.
 
 /// Frames that an interface receives without a verdict before it is suspected: more than strays that
 /// a NIC handles by itself.
@@ -11,7 +11,7 @@ const LOOKS_MIN: u32 = 2;
 /// Looks after which the count begins anew.
 const LOOKS_MAX: u32 = 10;
 
-/// What is known of one interface.
+/// Knowledge of one interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct XdpWatch {
     /// Frames received and verdicts counted when the last verdict was seen, or the count began.

@@ -105,7 +105,7 @@ impl Wish {
     /// derived as Linux does.
     ///
     /// # Errors
-    /// A value out of its range, or a destination that can be nobody's.
+    /// A value out of its range, or a destination that no host can have.
     pub(crate) fn check(
         device: DeviceId,
         local: Qpn,

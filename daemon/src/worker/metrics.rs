@@ -34,6 +34,17 @@ pub struct WorkerCounters {
     /// Times that acknowledgments waited for clients to answer, so that both leave by one system
     /// call.
     pub acks_waited: u64,
+    /// Management datagrams passed to the control thread.
+    pub mads_received: u64,
+    /// Received management datagrams dropped because the control thread's queue was full.
+    pub mads_queue_full: u64,
+    /// Received management datagrams dropped because too many of their peer's share waited.
+    pub mads_share_full: u64,
+    /// Management datagrams taken from the control thread and passed to an endpoint.
+    pub mads_sent: u64,
+    /// Management datagrams of the control thread dropped: its queue to this worker or that of the
+    /// endpoint was full, or the worker does not serve their device.
+    pub mads_send_dropped: u64,
 }
 
 impl WorkerCounters {
@@ -47,6 +58,11 @@ impl WorkerCounters {
             ("commands", self.commands),
             ("publications", self.publications),
             ("acks_waited", self.acks_waited),
+            ("mads_received", self.mads_received),
+            ("mads_queue_full", self.mads_queue_full),
+            ("mads_share_full", self.mads_share_full),
+            ("mads_sent", self.mads_sent),
+            ("mads_send_dropped", self.mads_send_dropped),
         ]
         .into_iter()
     }

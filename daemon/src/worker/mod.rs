@@ -23,6 +23,7 @@ mod execute;
 pub mod handoff;
 pub mod idle;
 pub mod mailbox;
+pub mod management;
 pub mod metrics;
 pub mod nic;
 pub mod pin;

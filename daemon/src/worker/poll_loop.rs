@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   commands ─► doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
-//!       ─► timers ─► frames out ─► borrowed payload ─► wake workers ─► completions to clients
-//!       ─► kick NIC queues ─► events to the control thread
+//!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload ─► wake workers
+//!       ─► completions to clients ─► kick NIC queues ─► events to the control thread
 //! ```
 //!
 //! Completions are published before the system call that sends, which takes longer than a client
@@ -12,7 +12,8 @@
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
 //! for an endpoint of that NIC's device, on this worker or, forwarded, on another; any other number
-//! is dropped and counted by the endpoint of the queue it arrived on.
+//! is dropped and counted by the endpoint of the queue it arrived on. One for queue pair 1 stays on
+//! the worker that received it.
 
 use std::{
     io,
@@ -45,6 +46,7 @@ use super::{
     events::{EventSender, WorkerEvent},
     handoff::{BufferKind, Handoff, PacketBuffer},
     idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
+    management::{MadDrop, MadSender, OutgoingMads, ReceivedMad},
     metrics::WorkerCounters,
     nic::Nic,
     qp_table::{QpTable, entry_of},
@@ -71,6 +73,9 @@ const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
 const FRAMES_OUT: usize = 128;
+/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as many
+/// as an endpoint sends in one.
+const MADS_OUT: usize = 16;
 /// Events of queue pairs told to the control thread per poll iteration.
 const EVENTS: usize = 64;
 
@@ -111,6 +116,10 @@ pub struct WorkerParts<N> {
     pub handoff: Handoff,
     /// Events for the control thread.
     pub events: EventSender,
+    /// Received management datagrams for the control thread.
+    pub mads: MadSender,
+    /// Management datagrams of the control thread, to be sent.
+    pub outgoing: Arc<OutgoingMads>,
     /// Wakes it.
     pub waker: Arc<Waker>,
     /// Its sleep state, for clients.
@@ -142,6 +151,8 @@ pub struct Worker<N> {
     pub(super) sleeper: WorkerSleeper<Arc<Mapping>>,
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
+    pub(super) outgoing: Arc<OutgoingMads>,
+    mads: MadSender,
     inbox: Option<Inbox>,
     queue_inbox: Option<QueueInbox<N>>,
     idle: Idle,
@@ -189,6 +200,8 @@ impl<N: Nic> Worker<N> {
             sleeper,
             counters: WorkerCounters::default(),
             stopping: false,
+            mads: parts.mads,
+            outgoing: parts.outgoing,
             inbox: Some(parts.inbox),
             queue_inbox: Some(parts.queue_inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
@@ -244,6 +257,8 @@ impl<N: Nic> Worker<N> {
         done += self.take_work();
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
+        done += self.pass_mads();
+        done += self.take_outgoing_mads();
         for worker_endpoint in &mut self.worker_endpoints {
             done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
         }
@@ -400,6 +415,38 @@ impl<N: Nic> Worker<N> {
         self.handoff.give_back(packet_buffer);
     }
 
+    /// Passes received management datagrams to the control thread: at most as many as each endpoint
+    /// keeps.
+    fn pass_mads(&mut self) -> usize {
+        let mut passed = 0;
+        for WorkerEndpoint { place, endpoint, .. } in &mut self.worker_endpoints {
+            while let Some(datagram) = endpoint.poll_management() {
+                match self.mads.push(ReceivedMad::new(place.device, &datagram)) {
+                    Ok(()) => self.counters.mads_received += 1,
+                    Err(MadDrop::QueueFull) => self.counters.mads_queue_full += 1,
+                    Err(MadDrop::ShareFull) => self.counters.mads_share_full += 1,
+                }
+                passed += 1;
+            }
+        }
+        self.mads.announce();
+        passed
+    }
+
+    /// Takes management datagrams of the control thread, each to the endpoint of its device.
+    fn take_outgoing_mads(&mut self) -> usize {
+        for taken in 0..MADS_OUT {
+            let Some(mad) = self.outgoing.pop() else { return taken };
+            let mut endpoints = self.worker_endpoints.iter_mut();
+            let found = endpoints.find(|worker_endpoint| worker_endpoint.place.device == mad.device);
+            match found.map(|found| found.endpoint.send_management(mad.path, &mad.bytes)) {
+                Some(Ok(())) => self.counters.mads_sent += 1,
+                Some(Err(_)) | None => self.counters.mads_send_dropped += 1,
+            }
+        }
+        MADS_OUT
+    }
+
     /// Sends frames to the NIC queues and other workers.
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
@@ -517,9 +564,10 @@ impl<N: Nic> Worker<N> {
         let has_work = || {
             !inbox.is_empty()
                 || !queue_inbox.is_empty()
+                || !self.outgoing.is_empty()
                 || self.handoff.has_arrivals()
                 || self.qp_table.any_doorbell()
-                || self.qp_table.anyone_ready()
+                || self.qp_table.any_ready()
         };
         let sockets = self.worker_endpoints.iter().flat_map(|worker_endpoint| &worker_endpoint.queues).map(Nic::socket);
         self.sleeper.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");

@@ -287,7 +287,7 @@ impl QpTable {
     }
 
     /// True if an entry waits for a visit.
-    pub fn anyone_ready(&self) -> bool {
+    pub fn any_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 

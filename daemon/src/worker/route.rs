@@ -25,7 +25,10 @@ pub(super) fn route(frame: &Segments<'_>, place: &EndpointLocation, endpoints: &
         return Route::Group;
     }
     match endpoints.of_qpn(qpn) {
-        Some(owner) if owner.device == place.device && owner.worker != place.worker => Route::Forward(owner.worker),
+        // Queue pair 1 is on every worker; its number stands for an endpoint as any other.
+        Some(owner) if owner.device == place.device && owner.worker != place.worker && qpn != Qpn::GSI => {
+            Route::Forward(owner.worker)
+        }
         _ => Route::Local,
     }
 }
@@ -67,5 +70,9 @@ mod tests {
             assert_eq!(route_of(&frame_to(qpn)), expected, "{qpn}");
         }
         assert_eq!(route_of(&[0; 14]), Route::Local, "a frame without a QPN");
+        // Read as a place, the number is that of the first endpoint, which is another worker's.
+        let second = endpoints.of_qpn(qpn_of(1)).expect("it exists");
+        assert_eq!(route(&[&frame_to(Qpn::GSI)], &second, &endpoints), Route::Local);
+        assert_eq!(route(&[&frame_to(Qpn::from_wire(2))], &second, &endpoints), Route::Forward(WorkerId(0)));
     }
 }

@@ -16,6 +16,7 @@ use super::{
     command::{Answer, Command, Mailbox},
     endpoints::{EndpointLocation, Endpoints},
     mailbox::CallError,
+    management::{OutgoingMad, OutgoingMads},
     nic::Nic,
     pin,
     poll_loop::Worker,
@@ -31,6 +32,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct WorkerHandle {
     /// Commands.
     pub mailbox: Mailbox,
+    /// Management datagrams to be sent.
+    pub outgoing: Arc<OutgoingMads>,
     /// Wakes it.
     pub waker: Arc<Waker>,
     /// Its poll iterations.
@@ -97,6 +100,22 @@ impl Workers {
         answer
     }
 
+    /// Gives `worker` a management datagram to send, and does not wait for it. The worker drops and
+    /// counts a datagram of a device that it does not serve, or without room in the endpoint.
+    ///
+    /// # Errors
+    /// The datagram if 256 wait already; counted by the worker.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    #[expect(clippy::result_large_err, reason = "a datagram without room goes back to its sender")]
+    pub fn send_mad(&self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
+        let handle = &self.handles[worker.0 as usize];
+        handle.outgoing.push(mad)?;
+        handle.waker.wake();
+        Ok(())
+    }
+
     /// The workers that have neither polled since the last call nor sleep: they are stuck, or their
     /// cores are taken from them.
     pub fn find_stuck(&mut self) -> Vec<WorkerId> {
@@ -154,7 +173,8 @@ mod tests {
         let waker = Arc::new(Waker::new().expect("an eventfd"));
         let (mailbox, _inbox) = mailbox(Arc::clone(&waker));
         let heartbeat = Arc::new(AtomicU64::new(7));
-        let handle = WorkerHandle { mailbox, waker, heartbeat: Arc::clone(&heartbeat) };
+        let outgoing = OutgoingMads::new();
+        let handle = WorkerHandle { mailbox, outgoing, waker, heartbeat: Arc::clone(&heartbeat) };
         let endpoints = Arc::new(Endpoints::new([(DeviceId(0), WorkerId(0))]).expect("one endpoint"));
         let mut workers = Workers::new(vec![handle], endpoints);
         let mut time = || {
@@ -175,7 +195,8 @@ mod tests {
         let waker = Arc::new(Waker::new().expect("an eventfd"));
         let (mailbox, _inbox) = mailbox(Arc::clone(&waker));
         let heartbeat = Arc::new(AtomicU64::new(0));
-        let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
+        let outgoing = OutgoingMads::new();
+        let handle = WorkerHandle { mailbox, outgoing, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
         let endpoints = Arc::new(Endpoints::new([(DeviceId(0), WorkerId(0))]).expect("one endpoint"));
         let mut workers = Workers::new(vec![handle], endpoints);
         assert!(workers.find_stuck().is_empty(), "it has just begun");

@@ -19,6 +19,7 @@ use roced::worker::{
     handoff::handoffs,
     idle::Policy,
     mailbox::mailbox,
+    management::{MadReceiver, OutgoingMads, mads},
     nic::Nic,
     poll_loop::{Worker, WorkerEndpoint, WorkerParts},
     wake::Waker,
@@ -66,6 +67,7 @@ pub(crate) struct Rig<N> {
     pub(crate) workers: Workers,
     queue_mailboxes: Vec<QueueMailbox<N>>,
     pub(crate) events: EventReceiver,
+    pub(crate) mads: MadReceiver,
     board: SleepBoard,
     threads: Vec<JoinHandle<Worker<N>>>,
     next: u32,
@@ -85,12 +87,15 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let count = served.iter().map(|(_, worker)| worker + 1).max().expect("somebody is served");
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
+        let (mads, mad_senders) = mads(count as usize).expect("an eventfd");
+        let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(count).expect("a memfd");
         let (mut handles, mut queue_mailboxes, mut threads) = (Vec::new(), Vec::new(), Vec::new());
-        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
+        for (((number, waker), handoff), (events, mads)) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
             let (queue_mailbox, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
+            let outgoing = OutgoingMads::new();
             let worker_endpoint = |place: EndpointLocation| WorkerEndpoint {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
@@ -116,6 +121,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 queue_inbox,
                 handoff,
                 events,
+                mads,
+                outgoing: Arc::clone(&outgoing),
                 waker: Arc::clone(waker),
                 state: board.worker(number),
                 heartbeat: Arc::clone(&heartbeat),
@@ -124,14 +131,15 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 max_cq_rings: 16,
             })
             .expect("a worker");
-            handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
+            handles.push(WorkerHandle { mailbox, outgoing, waker: Arc::clone(waker), heartbeat });
             queue_mailboxes.push(queue_mailbox);
             threads.push(std::thread::spawn(move || {
                 run(&mut worker);
                 worker
             }));
         }
-        Self { workers: Workers::new(handles, endpoints), queue_mailboxes, events: receiver, board, threads, next: 1 }
+        let workers = Workers::new(handles, endpoints);
+        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1 }
     }
 
     /// Sends a command to a worker; it must be accepted.

@@ -47,6 +47,7 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
+        management::{OutgoingMads, mads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -351,12 +352,15 @@ impl Control {
         let endpoints = Arc::new(endpoints.expect("few workers"));
         let wakers: Vec<_> = (0..how.workers).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (events, senders) = events(how.workers as usize).expect("an eventfd");
+        let (_mads, mad_senders) = mads(how.workers as usize).expect("an eventfd");
+        let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(how.workers).expect("a memfd");
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
-        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
+        for (((number, waker), handoff), (events, mads)) in (0..).zip(&wakers).zip(handoffs(&wakers)).zip(senders) {
             let (_, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
+            let outgoing = OutgoingMads::new();
             let worker_endpoints = endpoints.of_worker(WorkerId(number)).map(|place| WorkerEndpoint::<NoNic> {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
@@ -382,6 +386,8 @@ impl Control {
                 queue_inbox,
                 handoff,
                 events,
+                mads,
+                outgoing: Arc::clone(&outgoing),
                 waker: Arc::clone(waker),
                 state: board.worker(number),
                 heartbeat: Arc::clone(&heartbeat),
@@ -390,7 +396,7 @@ impl Control {
                 max_cq_rings: 256,
             })
             .expect("a worker");
-            handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
+            handles.push(WorkerHandle { mailbox, outgoing, waker: Arc::clone(waker), heartbeat });
             threads.push(ends::spawn(move || worker.run()));
         }
         let setup = DeviceSetup {

@@ -83,7 +83,7 @@ impl RequestQueue {
         let length = (staged.end - staged.start) as usize;
         match self.ask(shared, true, staged.start, length) {
             Ok(done) if done == length => return Ok(()),
-            // As below: nobody's fault.
+            // As below: no fault of the backing.
             Ok(0) => {}
             _ => shared.lose(),
         }
@@ -110,7 +110,7 @@ impl RequestQueue {
         }
     }
 
-    /// What was read before is read again.
+    /// Data that was read before is read again.
     pub(super) fn forget_ahead(&mut self) {
         self.ahead.0 = 0..0;
     }

@@ -61,7 +61,8 @@ impl Qpn {
 
     /// True for the numbers that the specification keeps for itself: SMI, GSI and multicast.
     pub const fn is_reserved(self) -> bool {
-        self.0 < 2 || self.0 == Self::MULTICAST.0
+        // One compare: in 24 bits, multicast is next to SMI.
+        self.0.wrapping_add(1) & 0x00ff_ffff <= 2
     }
 }
 

@@ -1,4 +1,4 @@
-//! Recorded frames between two Linux rxe hosts: what the wire format is held to. `data/README.md`
+//! Recorded frames between two Linux rxe hosts: the reference of the wire format. `data/README.md`
 //! says how each was made. Linux has no RoCEv1: its frames, in `rocev1/`, are written by scapy
 //! (`rocev1.py` makes them again).
 
@@ -48,8 +48,8 @@ pub fn frames_of(file: &str) -> Vec<CapturedFrame> {
     read(&directory().join(file))
 }
 
-/// The frames of RoCEv1 in the capture `file` of `rocev1/`, such as `rc_ipv6.pcap`: what two hosts
-/// say that are connected as those of the transport's pair tests are.
+/// The frames of RoCEv1 in the capture `file` of `rocev1/`, such as `rc_ipv6.pcap`: frames of two
+/// hosts that are connected as those of the transport's pair tests are.
 ///
 /// # Panics
 /// When it is not there or not a whole Ethernet capture.
@@ -77,8 +77,7 @@ pub fn frames() -> Vec<CapturedFrame> {
     files().iter().flat_map(|file| frames_of(file)).collect()
 }
 
-/// What was written beside the capture `file`: commands, QPNs, PSNs, keys and results of both
-/// sides.
+/// The notes beside the capture `file`: commands, QPNs, PSNs, keys and results of both sides.
 ///
 /// # Panics
 /// When there is none.

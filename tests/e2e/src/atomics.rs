@@ -11,8 +11,8 @@ use crate::end::{End, hear, say};
 /// Additions under way at a time.
 const DEPTH: u64 = 16;
 
-/// Has a number, to which `peers` peers come; adds 1 to it `rounds` times while they do what they
-/// do. At a word from the test it tells what the number is.
+/// Has a number, to which `peers` peers come; adds 1 to it `rounds` times while they change it. At
+/// a word from the test it tells the number.
 pub(crate) fn keep_number(peers: usize, rounds: u64) -> Result<()> {
     let end = End::open()?;
     let region = end.pd.allocate(4096, Access::REMOTE_ATOMIC)?;
@@ -34,8 +34,8 @@ pub(crate) fn keep_number(peers: usize, rounds: u64) -> Result<()> {
 }
 
 /// Adds 1 to a peer's number `rounds` times, many at a time, and once more for each ten by compare
-/// and swap. What comes back must be what one finds who is not alone: never the same twice, never
-/// less.
+/// and swap. The values that come back must be those of a number with several writers: never the
+/// same twice, never less.
 pub(crate) fn count(rounds: u64) -> Result<()> {
     let end = End::open()?;
     let found = end.pd.allocate(4096, Access::LOCAL_WRITE)?;
@@ -47,7 +47,7 @@ pub(crate) fn count(rounds: u64) -> Result<()> {
     say("counted")
 }
 
-/// Gives what the last addition found.
+/// Returns the value that the last addition found.
 fn add_many(end: &End, found: &MemoryRegion, theirs: RemoteMemory, rounds: u64) -> Result<u64> {
     let place = |round: u64| (round % DEPTH) as usize * 8;
     let post = |round| {
@@ -69,7 +69,7 @@ fn add_many(end: &End, found: &MemoryRegion, theirs: RemoteMemory, rounds: u64) 
     Ok(least)
 }
 
-/// Tries until nobody came in between; gives what is there now, as far as we know.
+/// Tries until no other change came in between; returns the present value, as far as we know.
 fn increment_by_swap(end: &End, found: &MemoryRegion, theirs: RemoteMemory, guess: u64) -> Result<u64> {
     let mut compare = guess;
     loop {

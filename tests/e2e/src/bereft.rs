@@ -1,4 +1,4 @@
-//! A program whose daemon dies while it waits for a completion, in one of three ways of waiting.
+//! A program that waits for a completion while its daemon dies, in one of three ways of waiting.
 
 use std::{os::fd::AsFd as _, thread, time::Duration};
 
@@ -89,7 +89,7 @@ fn poll_by_hand(device: &Device, channel: &CompletionChannel) -> Result<()> {
     }
 }
 
-/// What is left, to the last word that the daemon is gone.
+/// The remaining completions, to the last one: that the daemon is gone.
 fn drain(cq: &CompletionQueue) -> Result<Vec<Status>> {
     let mut ended = Vec::new();
     let mut some = [Completion::EMPTY; 2 * RECEIVES];

@@ -1,5 +1,5 @@
-//! Datagrams, each answered: who waits in vain for an answer sends again. What is lost on the way
-//! costs time, never a wrong byte.
+//! Datagrams, each answered: a sender that waits in vain for an answer sends again. A datagram that
+//! is lost on the way costs time, never a wrong byte.
 //!
 //! ```text
 //!   asker ── number, pattern ──► answerer     to the queue pair that the test names
@@ -36,7 +36,7 @@ const TRIES: u32 = 100;
 struct Post {
     end: End,
     memory: MemoryRegion,
-    /// What arrived while something was sent.
+    /// Datagrams that arrived during a send.
     arrived: VecDeque<Completion>,
 }
 
@@ -81,8 +81,8 @@ impl Post {
         Ok(())
     }
 
-    /// What arrives next, with its completion; `None` when nothing does for so long. No send is
-    /// under way.
+    /// The datagram that arrives next, with its completion; `None` when nothing does for so long.
+    /// No send is under way.
     fn next(&mut self, patience: Duration) -> Result<Option<(Completion, Vec<u8>)>> {
         let arrived = match self.arrived.pop_front() {
             Some(done) => Some(done),
@@ -153,7 +153,7 @@ fn try_to_ask(post: &mut Post, them: &Address, asked: &[u8], patience: Duration)
     Ok(false)
 }
 
-/// Answers whoever asks, until the test says that it is enough.
+/// Answers every sender, until the test says that it is enough.
 pub(crate) fn answer(peer: Gid) -> Result<()> {
     let mut post = Post::open(peer)?;
     post.end.meet_for_datagrams()?;
@@ -175,13 +175,13 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
     say(&format!("answered {answered}"))
 }
 
-/// Sends one datagram to where nobody is: it waits while that is found out, and then is as good as
+/// Sends one datagram to an absent host: it waits while that is found out, and then is as good as
 /// sent.
-pub(crate) fn send_to_absent_queue_pair(nobody: Gid) -> Result<()> {
-    let post = Post::open(nobody)?;
-    let ah = post.end.address_handle(nobody)?;
+pub(crate) fn send_to_absent_queue_pair(absent: Gid) -> Result<()> {
+    let post = Post::open(absent)?;
+    let ah = post.end.address_handle(absent)?;
     post.post_send(&ah, 5, b"hello?")?;
-    ensure!(post.completion(PATIENCE)?.is_none(), "it was sent to nobody");
+    ensure!(post.completion(PATIENCE)?.is_none(), "it was sent to an absent host");
     say("waits")?;
     ensure!(post.completion(LONG)?.is_some(), "it waits for ever");
     say("complete")

@@ -1,5 +1,5 @@
 //! One end of a connection or of datagrams, and how two programs on two hosts meet: each prints a
-//! line that the other reads. Who carries the lines is the test that started both.
+//! line that the other reads. The test that started both carries the lines.
 //!
 //! ```text
 //!   here 10.10.0.1/0x040005/123456/4096 140000000 1048576 77     endpoint, then address, length and key of exposed memory
@@ -20,10 +20,10 @@ use roced_client::{
 /// time limit.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(110);
 
-/// What lets datagrams in.
+/// The key that lets datagrams in.
 const QKEY: u32 = 0x1111_1111;
 
-/// A queue pair and what belongs to it.
+/// A queue pair and its resources.
 pub(crate) struct End {
     gid: GidEntry,
     pub(crate) pd: ProtectionDomain,
@@ -83,14 +83,14 @@ impl End {
         Ok(qp)
     }
 
-    /// What the peer must know of us.
+    /// The address that the peer must know of us.
     pub(crate) fn address(&self) -> Result<QpAddress> {
         Ok(self.qp.address(self.gid.index)?)
     }
 
     /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has
-    /// connected too: what is sent before would find a queue pair on its way to RTS. Receives are
-    /// posted before.
+    /// connected too: a packet that is sent before would find a queue pair on its way to RTS.
+    /// Receives are posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
         let (peer, memory) = self.introduce(exposed)?;
         self.qp.connect(&peer, options)?;

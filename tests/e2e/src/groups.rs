@@ -1,5 +1,4 @@
-//! Multicast: one speaks, everybody who is attached to the group hears every word, on whichever
-//! host and worker.
+//! Multicast: one speaks, every member of the group hears every word, on whichever host and worker.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +35,7 @@ pub(crate) fn listen(group: Gid, listeners: usize) -> Result<()> {
             let sges = [memory.sge(place * room..(place + 1) * room)];
             qp.post_recv(&RecvRequest::new(&sges).id(place as u64))?;
         }
-        // A worker that answers has taken what was posted before.
+        // A worker that answers has taken all work posted before.
         qp.query()?;
         qp.attach(group, None)?;
     }

@@ -13,7 +13,7 @@ use roced_abi::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Says hello as a client of `version`, and fails with what the daemon answers when it refuses.
+/// Says hello as a client of `version`, and fails with the daemon's answer when it refuses.
 pub(crate) fn say_hello(version: u32) -> Result<()> {
     let path = env::var_os(SOCKET_VARIABLE).context("run by scripts/lab exec")?;
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;

@@ -3,10 +3,10 @@
 //! move, by the same keys and, as asked for, by the same queue pairs.
 //!
 //! ```text
-//!   memory of a connection   source   what we SEND and WRITE, and the peer READs
-//!                            inbox    what the peer SENDs
-//!                            target   what the peer WRITEs
-//!                            back     what we READ
+//!   memory of a connection   source   source of our SENDs and WRITEs, and of the peer's READs
+//!                            inbox    place of the peer's SENDs
+//!                            target   place of the peer's WRITEs
+//!                            back     place of our READs
 //! ```
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -26,14 +26,14 @@ const MESSAGE_BYTES: usize = 16 * PATH_MTU as usize;
 /// Of source, inbox, target and back.
 const PART_BYTES: usize = MESSAGES * MESSAGE_BYTES;
 const CONNECTION_BYTES: usize = 4 * PART_BYTES;
-/// Connections whose traffic runs at the same time.
+/// Connections with traffic at the same time.
 const AT_ONCE: usize = 16;
 /// Sends and receives of a connection in one life: SEND, WRITE, READ, WRITE, and at its end a SEND
 /// without data.
 const SENDS: usize = 4 * MESSAGES + 1;
 const RECEIVES: usize = MESSAGES + 1;
 
-/// What becomes of a queue pair between its lives.
+/// Fate of a queue pair between its lives.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Between {
     /// It is destroyed, and another is made.
@@ -58,8 +58,8 @@ impl Side {
     }
 }
 
-/// What stands in the source of a connection: no two places, connections, sides or lives have the
-/// same for long.
+/// Contents of the source of a connection: no two places, connections, sides or lives have the same
+/// for long.
 fn contents(side: Side, connection: usize, life: usize, part: usize) -> Vec<u8> {
     let seed = (side as u64) << 60 | (life as u64) << 48 | (connection as u64) << 16 | part as u64;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -73,7 +73,8 @@ fn contents(side: Side, connection: usize, life: usize, part: usize) -> Vec<u8> 
     bytes
 }
 
-/// The second WRITEs overwrite the first with what the source has behind them, in another order.
+/// The second WRITEs overwrite the first with the bytes behind them in the source, in another
+/// order.
 const fn second_write_of(message: usize) -> usize {
     (message + 1) % MESSAGES
 }
@@ -87,7 +88,7 @@ struct Lives {
     qps: Vec<QueuePair>,
 }
 
-/// What the peer has told of itself.
+/// Address and memory of the peer, as it told them.
 struct Peer {
     gid: Gid,
     memory: RemoteMemory,
@@ -105,7 +106,7 @@ pub(crate) fn live(side: Side, connections: usize, between: Between) -> Result<(
         say("lived")?;
         hear()?;
     }
-    // Whatever comes late changes nothing any more, either.
+    // Late packets change nothing any more, either.
     lives.check_all(1)?;
     say("unharmed")
 }
@@ -141,8 +142,8 @@ impl Lives {
         Ok(())
     }
 
-    /// Where part `part` of a connection begins: 0 is its source, 1 its inbox, 2 its target, 3 what
-    /// it READs.
+    /// Where part `part` of a connection begins: 0 is its source, 1 its inbox, 2 its target, 3 the
+    /// data of its READs.
     const fn place(connection: usize, part: usize, message: usize) -> usize {
         connection * CONNECTION_BYTES + part * PART_BYTES + message * MESSAGE_BYTES
     }
@@ -212,8 +213,8 @@ impl Lives {
         Ok(qp.post_send(&SendRequest::send(&[]).id(id(connection, SENDS - 1)).signaled())?)
     }
 
-    /// All work of these connections completes, in order, and none twice; `next` says what comes
-    /// next, of all connections.
+    /// All work of these connections completes, in order, and none twice; `next` are the next ones,
+    /// of all connections.
     fn reap(&self, connections: &[usize], next: &mut [[usize; 2]]) -> Result<()> {
         let mut some = [Completion::EMPTY; 64];
         while connections.iter().any(|connection| next[*connection] != [SENDS, SENDS + RECEIVES]) {

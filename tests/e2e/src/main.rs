@@ -84,12 +84,12 @@ enum Program {
         /// Datagrams of one more.
         datagrams: u32,
     },
-    /// Send datagrams to who gathers them, each until it is answered.
+    /// Send datagrams to a gatherer, each until it is answered.
     ScatterDatagrams {
         /// How many.
         datagrams: u32,
     },
-    /// Send messages to who gathers them.
+    /// Send messages to a gatherer.
     Scatter {
         /// Which of the peers this is.
         peer: usize,
@@ -122,10 +122,10 @@ enum Program {
         /// Which.
         group: IpAddr,
     },
-    /// Send a datagram to where nobody is.
-    SendToNobody {
+    /// Send a datagram to an absent host.
+    SendToAbsent {
         /// Where.
-        nobody: IpAddr,
+        absent: IpAddr,
     },
     /// Answer datagrams.
     Answer {
@@ -149,16 +149,16 @@ enum Program {
         /// Of the connection.
         #[arg(value_enum)]
         service: operation::Service,
-        /// What to do.
+        /// Operation to execute.
         #[arg(value_enum)]
         operation: operation::Operation,
     },
-    /// Let it be done, and look at what came of it.
+    /// Let it be executed, and check its result.
     Respond {
         /// Of the connection.
         #[arg(value_enum)]
         service: operation::Service,
-        /// What will be done.
+        /// Operation that will be executed.
         #[arg(value_enum)]
         operation: operation::Operation,
     },
@@ -190,7 +190,7 @@ enum Program {
         side: lives::Side,
         /// How many.
         connections: usize,
-        /// What becomes of the queue pairs between.
+        /// Fate of the queue pairs between.
         #[arg(value_enum)]
         between: lives::Between,
     },
@@ -238,7 +238,7 @@ fn main() -> Result<()> {
         }
         Program::Listen { group, listeners } => groups::listen(Gid::from(group), listeners),
         Program::Speak { group } => groups::speak(Gid::from(group)),
-        Program::SendToNobody { nobody } => datagrams::send_to_absent_queue_pair(Gid::from(nobody)),
+        Program::SendToAbsent { absent } => datagrams::send_to_absent_queue_pair(Gid::from(absent)),
         Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),

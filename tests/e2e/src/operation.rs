@@ -1,7 +1,7 @@
 //! One operation of one service, at every length around the edges of packets: the requester's part
 //! and the responder's.
 //!
-//! Whatever arrives is looked at when the requester has said that all is done, but for the
+//! All data that arrives is checked when the requester has said that all is done, but for the
 //! completions that tell of it.
 
 use std::{
@@ -25,7 +25,7 @@ const LENGTHS: [usize; 9] = [0, 1, 8, 1023, 1024, 1025, 2048, 5000, 40_000];
 /// Each message has its place.
 const ROOM: usize = 40_000;
 const BYTES: usize = ROOM * LENGTHS.len();
-/// For what arrives without a completion, and takes microseconds.
+/// For data that arrives without a completion, and takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The services.
@@ -55,7 +55,7 @@ impl From<Service> for ServiceType {
     }
 }
 
-/// What is done.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Operation {
     Send,
@@ -75,7 +75,7 @@ impl Operation {
         matches!(self, Self::CompareSwap | Self::FetchAdd | Self::AtomicWrite)
     }
 
-    /// What the requester's completions and, if there are any, the responder's say.
+    /// Operations in the requester's completions and, if there are any, the responder's.
     const fn completions(self) -> (CompletionOp, Option<CompletionOp>) {
         match self {
             Self::Send | Self::SendImm => (CompletionOp::Send, Some(CompletionOp::Recv)),
@@ -90,7 +90,7 @@ impl Operation {
     }
 }
 
-/// What stands in place `number` of the side with that `seed`.
+/// Contents of place `number` of the side with that `seed`.
 fn contents(seed: u8, number: usize) -> Vec<u8> {
     (0..ROOM).map(|at| (at * 11 + at / 251 + number * 17) as u8 ^ seed).collect()
 }
@@ -99,7 +99,7 @@ const fn imm(number: usize) -> [u8; 4] {
     (0x0a0b_0c00 + number as u32).to_be_bytes()
 }
 
-/// What atomic operation `number` finds, and what it leaves.
+/// Values before and after atomic operation `number`.
 const fn number_before(number: usize) -> u64 {
     0xfedc_ba98_0000_0000 + number as u64
 }
@@ -188,7 +188,7 @@ fn one(
     match operation {
         Operation::Read => {
             let all = [&contents(RESPONDER, number)[..length], &contents(REQUESTER, number)[length..]].concat();
-            ensure!(here.to_vec(start, ROOM) == all, "what was read is not what is there");
+            ensure!(here.to_vec(start, ROOM) == all, "the bytes read are not those of the peer");
         }
         Operation::CompareSwap | Operation::FetchAdd => {
             let found = here.atomic(start).load(Ordering::Relaxed);
@@ -199,7 +199,7 @@ fn one(
     Ok(())
 }
 
-/// Lets it be done, and looks at what came of it when told.
+/// Lets it be executed, and checks its result when told.
 pub(crate) fn respond(service: Service, operation: Operation) -> Result<()> {
     let end = End::of(service.into())?;
     let (exposed, inbox) = (memory(&end, RESPONDER)?, memory(&end, RESPONDER)?);
@@ -242,7 +242,7 @@ fn received(end: &End, service: Service, operation: Operation, number: usize, le
     Ok(())
 }
 
-/// Place `number` holds what it should, and nothing behind it was touched. Of an unreliable
+/// Place `number` holds the right bytes, and nothing behind it was touched. Of an unreliable
 /// connection it may still be on its way.
 fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: usize) -> Result<()> {
     if operation.is_atomic() {
@@ -254,7 +254,7 @@ fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: u
     let wanted = [&contents(REQUESTER, number)[..length], &contents(RESPONDER, number)[length..]].concat();
     let end = Instant::now() + PATIENCE;
     while memory.to_vec(number * ROOM, ROOM) != wanted {
-        ensure!(Instant::now() < end, "what is there is not what was sent");
+        ensure!(Instant::now() < end, "the bytes here are not those that were sent");
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())

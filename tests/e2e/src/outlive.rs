@@ -1,4 +1,4 @@
-//! A program whose device loses its network interface and gets it back.
+//! A program with a device that loses its network interface and gets it back.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! WRITEs whose receiver watches the last byte: once it sees that, every byte before it must be
+//! WRITEs to a receiver that watches the last byte: once it sees that, every byte before it must be
 //! there.
 
 use std::thread;
@@ -11,7 +11,7 @@ use crate::end::{End, say};
 /// The largest WRITE.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Byte `at` of round `round`: never zero, which is what the receiver clears its memory to.
+/// Byte `at` of round `round`: never zero, the value to which the receiver clears its memory.
 fn byte(round: usize, at: usize) -> u8 {
     ((round * 31 + at * 7 + (at >> 8) * 3) % 255 + 1) as u8
 }

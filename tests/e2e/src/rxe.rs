@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const BYTES_MAX: usize = 1 << 20;
 
-/// Around what matters: nothing, padding, one packet and one more byte for each path MTU, many
-/// packets.
+/// Around the sizes that matter: nothing, padding, one packet and one more byte for each path MTU,
+/// many packets.
 const SIZES: [usize; 14] = [0, 1, 2, 3, 4, 255, 256, 257, 1024, 1025, 4096, 4097, 10_000, 100_003];
 
 /// Receives that we keep posted.
@@ -164,7 +164,7 @@ impl Pair {
     }
 }
 
-/// A key that opens nothing ends the queue pair of whoever used it, with a remote access error.
+/// A key that opens nothing ends the queue pair of its user, with a remote access error.
 fn wrong_keys(address: SocketAddr, gid: Gid) -> Result<()> {
     for bad in ["badwrite", "badread"] {
         Pair::connect(address, gid, 1024)?.order(bad).with_context(|| format!("{bad} of rdma_rxe"))?;

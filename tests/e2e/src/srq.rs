@@ -39,7 +39,7 @@ const REFILL: usize = 12;
 const WINDOW: u32 = 8;
 /// How long an answer is waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(10);
-/// Who sends datagrams, in place of a peer's number.
+/// The sender of datagrams, in place of a peer's number.
 const DATAGRAMS: usize = 100;
 
 fn contents(peer: usize, message: u32) -> Vec<u8> {
@@ -102,7 +102,7 @@ pub(crate) fn scatter_datagrams(datagrams: u32) -> Result<()> {
     say("scattered")
 }
 
-/// What all queue pairs take from.
+/// The receives that all queue pairs take from.
 struct Pool {
     srq: SharedReceiveQueue,
     memory: MemoryRegion,
@@ -137,7 +137,7 @@ impl Pool {
     }
 }
 
-/// Who receives: a queue pair for each peer, and one for datagrams, all with receives of one queue.
+/// The receiver: a queue pair for each peer, and one for datagrams, all with receives of one queue.
 struct Gatherer {
     hub: End,
     pool: Pool,
@@ -158,7 +158,7 @@ pub(crate) fn gather(peers: usize, messages: u32, datagrams: u32) -> Result<()> 
     let (all_sent, begin) = (listen(), Instant::now());
     loop {
         let sent = all_sent.load(Ordering::Relaxed);
-        // What was acknowledged or answered has its completion.
+        // A message that was acknowledged or answered has its completion.
         if !gatherer.take()? && sent {
             break;
         }
@@ -182,9 +182,9 @@ impl Gatherer {
         pool.fill()?;
         let ends = (0..peers).map(|_| hub.sharing(&pool.srq, ServiceType::Rc)).collect::<Result<Vec<_>>>()?;
         let post = hub.sharing(&pool.srq, ServiceType::Ud)?;
-        // A try that is lost spends a retry, and who finds no receive tries again after this: 10.24
-        // ms, so that a receiver that the machine keeps waiting for a second does not cost all of
-        // them.
+        // A try that is lost spends a retry, and a sender that finds no receive tries again after
+        // this: 10.24 ms, so that a receiver that the machine keeps waiting for a second does not
+        // cost all of them.
         let options = ConnectOptions { min_rnr_timer: 20, ..ConnectOptions::default() };
         for end in &ends {
             end.meet(None, &options)?;
@@ -193,7 +193,7 @@ impl Gatherer {
         Ok(Self { hub, pool, ends, next: vec![0; peers], post, answer_to, next_datagram: 0, told: 0 })
     }
 
-    /// Takes what has come; false when nothing has.
+    /// Takes the messages that have come; false when none has.
     fn take(&mut self) -> Result<bool> {
         let mut some = [Completion::EMPTY; RECEIVES];
         let count = self.hub.cq.wait(&mut some, Duration::from_millis(5))?;
@@ -206,7 +206,7 @@ impl Gatherer {
                 self.take_datagram(&done)?;
             } else {
                 let peer =
-                    self.ends.iter().position(|end| end.qp.qpn() == done.qpn).context("a queue pair of nobody")?;
+                    self.ends.iter().position(|end| end.qp.qpn() == done.qpn).context("a queue pair of no peer")?;
                 ensure!(number(&done)? == self.next[peer], "not message {} of peer {peer}: {done:?}", self.next[peer]);
                 self.check(&done, peer, 0)?;
                 self.next[peer] += 1;
@@ -226,12 +226,12 @@ impl Gatherer {
         Ok(self.post.qp.post_send(&answer.signaled())?)
     }
 
-    /// That what came behind `skip` bytes is what was sent.
+    /// Checks that the bytes behind the first `skip` are those that were sent.
     fn check(&self, done: &Completion, peer: usize, skip: usize) -> Result<()> {
         let wanted = contents(peer, number(done)?);
         ensure!(done.byte_len as usize == skip + wanted.len(), "{done:?} has not {} bytes", wanted.len());
         let arrived = self.pool.memory.to_vec(done.wr_id as usize * BYTES_MAX + skip, wanted.len());
-        ensure!(arrived == wanted, "a message of peer {peer} is not what was sent: {done:?}");
+        ensure!(arrived == wanted, "a message of peer {peer} differs from the one sent: {done:?}");
         Ok(())
     }
 

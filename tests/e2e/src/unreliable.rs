@@ -1,5 +1,5 @@
-//! Messages over an unreliable connection: what arrives is whole and right, how much arrives is the
-//! network's affair.
+//! Messages over an unreliable connection: messages that arrive are whole and right, their number
+//! is the network's affair.
 //!
 //! The sender sends SENDs and WRITEs by turns, each with its number as immediate data, a few at a
 //! time: the receiver gives credit by a message of its own, and where that is lost the sender goes
@@ -28,8 +28,8 @@ const WINDOW: u32 = 8;
 const BYTES_MAX: usize = 24_000;
 /// Places for messages: none is used again before its last message was looked at.
 const SLOTS: usize = 4 * WINDOW as usize;
-/// How long the sender waits for credit: longer than a busy machine takes, for what comes later
-/// finds the receiver behind.
+/// How long the sender waits for credit: longer than a busy machine takes, because messages that
+/// come later find the receiver behind.
 const CREDIT_PATIENCE: Duration = Duration::from_millis(200);
 /// How long for a send to complete, which nothing in the network holds up.
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
@@ -140,7 +140,7 @@ fn check(message: u32, done: &Completion, sent: &MemoryRegion, exposed: &MemoryR
         CompletionOp::Recv => sent.to_vec(done.wr_id as usize * BYTES_MAX, bytes),
         _ => exposed.to_vec(slot(message), bytes),
     };
-    ensure!(place == contents(message), "message {message} is not what was sent");
+    ensure!(place == contents(message), "message {message} differs from the one sent");
     Ok(())
 }
 

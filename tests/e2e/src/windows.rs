@@ -11,7 +11,7 @@ use crate::end::{End, hear, say};
 /// Bytes of a loan.
 const BYTES: usize = 5000;
 
-/// What the borrower writes in a round.
+/// Byte that the borrower writes in a round.
 fn byte(round: usize, at: usize) -> u8 {
     (round * 29 + at * 3) as u8
 }
@@ -102,11 +102,11 @@ pub(crate) fn lend(rounds: usize) -> Result<()> {
     party.expect_note()?;
     party.write_note(binding.remote())?;
     party.read_note().context("the borrower has tried again")?;
-    ensure!(region.to_vec(0, region.len()).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    ensure!(region.to_vec(0, region.len()).iter().all(|byte| *byte == 0), "a peer wrote behind the taking back");
     say("lent")
 }
 
-/// Writes to what is lent.
+/// Writes to the lent memory.
 pub(crate) fn borrow(rounds: usize) -> Result<()> {
     let party = Party::open()?;
     let [first, second] = &party.ends;
@@ -137,7 +137,7 @@ pub(crate) fn borrow(rounds: usize) -> Result<()> {
     say("borrowed")
 }
 
-/// Lends memory over an unreliable connection, takes it back by LOCAL_INV, and sees that nobody
+/// Lends memory over an unreliable connection, takes it back by LOCAL_INV, and sees that no peer
 /// writes to it any more.
 pub(crate) fn lend_unreliably() -> Result<()> {
     let end = End::of(ServiceType::Uc)?;
@@ -162,11 +162,11 @@ pub(crate) fn lend_unreliably() -> Result<()> {
     say("taken back")?;
     let word = end.completion()?.ok()?;
     ensure!(word.op == CompletionOp::Recv, "{word:?} came through a window that is closed");
-    ensure!(region.to_vec(0, BYTES).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    ensure!(region.to_vec(0, BYTES).iter().all(|byte| *byte == 0), "a peer wrote behind the taking back");
     say("nothing came")
 }
 
-/// Writes to what is lent, and once more when it was taken back.
+/// Writes to the lent memory, and once more when it was taken back.
 pub(crate) fn borrow_unreliably() -> Result<()> {
     let end = End::of(ServiceType::Uc)?;
     let data = end.pd.allocate(BYTES, Access::NONE)?;

@@ -13,8 +13,8 @@ use crate::{
 /// No run takes longer, with frames lost on the way.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Two peers, whose queue pairs are of different workers, and the program itself change one number
-/// while frames get lost and come twice. Nothing is done twice or not at all.
+/// Two peers, with queue pairs of different workers, and the program itself change one number while
+/// frames get lost and come twice. Nothing is done twice or not at all.
 pub(crate) fn a_number_that_all_change_counts_every_change_once(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--queues", "2", "--workers", "2"])?;
     lab.fault(&["--drop", "1%", "--duplicate", "1%", "--nth", "0x12:7:drop", "--nth", "0x14:9:duplicate"])?;

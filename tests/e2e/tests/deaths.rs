@@ -1,4 +1,4 @@
-//! Daemons and clients that are killed under load: who is not concerned does not notice, who is
+//! Daemons and clients that are killed under load: an unrelated program does not notice, a peer
 //! learns of it at once.
 
 use std::{thread, time::Duration};

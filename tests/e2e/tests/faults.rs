@@ -1,5 +1,5 @@
 //! A network that loses, repeats and damages: everything arrives all the same, in time, and the
-//! counters say what happened.
+//! counters show the faults.
 
 use std::{iter, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
 /// A gigabyte with one frame in a hundred lost takes no longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What one run counted, on both hosts, from its begin to its end.
+/// Counts of one run, on both hosts, from its begin to its end.
 struct Counted<'a> {
     lab: &'a Lab,
     before: Vec<u64>,
 }
 
-/// Counters that name what the network did to us.
+/// Counters of faults of the network.
 const NAMES: [&str; 8] = [
     "retransmitted_packets",
     "local_ack_timeout_err",

@@ -1,4 +1,4 @@
-//! What stands between RDMA and applications: UCX, and Open MPI over it. They look for files of the
+//! Frameworks between RDMA and applications: UCX, and Open MPI over it. They look for files of the
 //! kernel's, so `roce-run --files` runs them.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
@@ -16,7 +16,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where ucx_perftest listens.
 const UCX_PORT: u16 = 13337;
-/// Nothing but the device and what UCX needs beside it.
+/// Nothing but the device and the transports that UCX needs beside it.
 const UCX: [&str; 3] = ["env", "UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=roce0:1"];
 
 fn start(lab: &Lab, host: Host, words: &[&str]) -> Result<Program> {
@@ -52,7 +52,8 @@ pub(crate) fn open_mpi(settings: &Settings) -> Result<()> {
     let mut compiler = Command::new("mpicc");
     compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source);
     Program::run(compiler, LIMIT)?.success()?;
-    // What Open MPI takes for ssh: its words are the host, of which there is one, and the command.
+    // The program that Open MPI takes for ssh: its words are the host, of which there is one, and
+    // the command.
     let agent = folder.path().join("agent");
     let exec = format!("{} exec b -- roce-run --files sh -c \"$*\"", repository().join("scripts/lab").display());
     fs::write(&agent, format!("#!/bin/sh\nshift\nLAB_NAME={} LAB_BUILD=0 exec {exec}\n", lab.name()))?;

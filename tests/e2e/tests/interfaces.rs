@@ -122,7 +122,7 @@ pub(crate) fn a_removed_device_is_served_again_when_added(_: &Settings) -> Resul
 
 /// Runs `rocectl` on host A as an ordinary user of the admin socket's group.
 fn as_member(lab: &Lab, arguments: &[&str]) -> Result<Ended> {
-    // A copy that any user may read: the build may lie in somebody's home.
+    // A copy that any user may read: the build may lie in a private home folder.
     let folder = tempfile::tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     let built = lab.run(Host::A, "sh", &["-c", "command -v rocectl"], SOON)?.success()?;

@@ -89,7 +89,7 @@ impl Lab {
         Program::run(self.on(host, program, arguments), limit)
     }
 
-    /// What `rocectl` reports of a host.
+    /// Report of `rocectl` about a host.
     pub(crate) fn ctl(&self, host: Host, what: &str) -> Result<Value> {
         let text = self.run(host, "rocectl", &["--json", what], SOON)?.success()?;
         serde_json::from_str(&text).with_context(|| format!("rocectl --json {what} is no JSON: {text}"))
@@ -156,7 +156,7 @@ impl Lab {
         Program::run(fault, SOON)?.success().map(drop)
     }
 
-    /// What the faults did since they were set.
+    /// Counters of the faults since they were set.
     pub(crate) fn faults(&self) -> Result<BTreeMap<String, u64>> {
         let mut show = self.command("fault");
         show.args(["show", "--json"]);
@@ -177,7 +177,7 @@ impl Lab {
         Capture::start(record, "capturing")
     }
 
-    /// Starts to replay what was recorded; [`Capture::stop`] ends it and gives what was done.
+    /// Starts to replay a recording; [`Capture::stop`] ends it and returns a summary.
     pub(crate) fn replay(&self, file: &Path, pace: &[&str]) -> Result<Capture> {
         let mut replay = self.command("fault");
         replay.arg("--replay").arg(file).args(pace);
@@ -212,7 +212,7 @@ impl Capture {
         Ok(Self { program })
     }
 
-    /// Ends it; every frame is then in its file. Gives what it says at the end.
+    /// Ends it; every frame is then in its file. Returns its output at the end.
     pub(crate) fn stop(self) -> Result<String> {
         // Not SIGINT: where that is ignored, as in the background of a script, no shell can trap
         // it.
@@ -226,7 +226,7 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Takes down what an earlier run of these tests, killed in the middle, left behind.
+/// Takes down labs that an earlier run of these tests, killed in the middle, left behind.
 pub(crate) fn sweep() -> Result<()> {
     let Ok(entries) = fs::read_dir(RUNS) else { return Ok(()) };
     for entry in entries {

@@ -1,4 +1,4 @@
-//! Memory that peers reach: when their bytes may be seen, and what happens when it goes away.
+//! Memory that peers reach: when their bytes may be seen, and the effects when it goes away.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 /// No run takes longer, with frames lost on the way.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// WRITEs of 1 B to 1 MiB whose receiver polls the last byte, while frames get lost.
+/// WRITEs of 1 B to 1 MiB to a receiver that polls the last byte, while frames get lost.
 pub(crate) fn the_last_byte_never_comes_before_an_older_one(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     lab.fault(&["--drop", "1%"])?;
@@ -56,7 +56,7 @@ pub(crate) fn deregistering_under_way_is_a_protection_error(settings: &Settings)
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
-/// Whose region goes, and when.
+/// The side with the region that goes, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Side {
     Exposed,

@@ -1,4 +1,5 @@
-//! Where the kernel polls the queues: data is right in either way, and what was before comes back.
+//! Where the kernel polls the queues: data is right in either way, and the former settings come
+//! back.
 
 use std::{fs, process::Command, time::Duration};
 

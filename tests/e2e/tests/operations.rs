@@ -46,8 +46,8 @@ fn run(settings: &Settings, service: &str, operation: &str) -> Result<()> {
     responder.expect("right", SOON)
 }
 
-/// Whatever docs/operations.md says we do, it names a test of ours for; and it forgets none of the
-/// tests above.
+/// docs/operations.md names a test of ours for each operation that it calls supported; and it
+/// forgets none of the tests above.
 pub(crate) fn the_table_names_a_test_for_each_cell(_: &Settings) -> Result<()> {
     let path = repository().join("docs/operations.md");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;

@@ -38,11 +38,11 @@ impl Server {
     }
 }
 
-/// What `roce-perf` reported.
+/// Report of `roce-perf`.
 pub(crate) struct Report(pub(crate) Value);
 
 impl Report {
-    /// Reads what it printed.
+    /// Reads its output.
     pub(crate) fn read(text: &str) -> Result<Self> {
         let report: Value = serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))?;
         ensure!(report["verified"] == true, "not every byte was verified: {report:#}");

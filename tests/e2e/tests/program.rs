@@ -29,7 +29,7 @@ pub(crate) struct Program {
 pub(crate) struct Ended {
     name: String,
     pub(crate) status: ExitStatus,
-    /// What it printed and nobody read before.
+    /// Output that was not read before.
     pub(crate) output: String,
     pub(crate) errors: String,
 }
@@ -52,7 +52,7 @@ impl Program {
         });
         let errors = thread::spawn(move || {
             let mut text = Vec::new();
-            // What came before an error is all there is to tell.
+            // The text before an error is all there is to tell.
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -147,13 +147,13 @@ impl Drop for Program {
 }
 
 impl Ended {
-    /// What it printed, if it ended well.
+    /// Its output, if it ended well.
     pub(crate) fn success(self) -> Result<String> {
         ensure!(self.status.success(), "{self}");
         Ok(self.output)
     }
 
-    /// What it said on stderr, if it ended with an exit code other than 0.
+    /// Its output on stderr, if it ended with an exit code other than 0.
     pub(crate) fn failure(self) -> Result<String> {
         ensure!(self.status.code().is_some_and(|code| code != 0), "this should have failed: {self}");
         Ok(self.errors)

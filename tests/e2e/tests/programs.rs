@@ -39,8 +39,8 @@ fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> Result<Ended
     start(lab, host, program, arguments)?.end(LIMIT)
 }
 
-/// A server on b, and then its client on a, with the same options: what the client prints, when
-/// both end well.
+/// A server on b, and then its client on a, with the same options: the client's output, when both
+/// end well.
 fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
     let mut server = start(lab, Host::B, program, options)?;
     let listens = || listens(&mut server, PORT);
@@ -193,7 +193,7 @@ pub(crate) fn events_are_told(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The examples of libibverbs, at two path MTUs, each byte of what they receive looked at.
+/// The examples of libibverbs, at two path MTUs, each byte that they receive looked at.
 pub(crate) fn pingpongs(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let rounds = if settings.full { "1000" } else { "100" };
@@ -255,8 +255,8 @@ pub(crate) fn perftest(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// rdma-core's own tests, as the package of pyverbs brings them. A test that is skipped for what
-/// roced does not have counts as not run.
+/// rdma-core's own tests, as the package of pyverbs brings them. A test that is skipped because
+/// roced lacks a feature counts as not run.
 pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
     /// Tests that pass, by module; `docs/verbs.md` says why the others do not run.
     const PASSING: &[(&str, usize)] = &[
@@ -373,7 +373,7 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // What cannot be taken back stays the machine's.
+        // A setting that cannot be taken back stays the machine's.
         let _ = fs::write(Self::FILE, &self.0);
     }
 }
@@ -407,8 +407,8 @@ pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<(
     run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
 }
 
-/// A user who is in the group that the config names, and has no right besides, runs programs; one
-/// who is not sees no device.
+/// A user in the group that the config names, without further rights, runs programs; one outside
+/// the group sees no device.
 pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     for host in [Host::A, Host::B] {
@@ -418,7 +418,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
         lab.stop_daemon(host, Signal::SIGTERM)?;
         lab.start_daemon(host)?;
     }
-    // Programs that any user may read: those of the build may lie in somebody's home.
+    // Programs that any user may read: those of the build may lie in a private home folder.
     let folder = tempfile::tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
@@ -439,7 +439,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     let kept = compile("tests/e2e/proxied.c", folder.path())?;
     as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
     // Files below /dev and /sys are shown to it in a user namespace of its own, where the system
-    // has those for everybody.
+    // has those for all users.
     let namespaces = fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|most| most.trim() != "0");
     if namespaces {
         let listed = as_user(Host::A, member, &["--files", "ucx_info", "-d"])?.end(LIMIT)?.success()?;
@@ -461,7 +461,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     let refused = ["unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", powerless, "-"];
     let ways = [(&[][..], "--files=interpose"), (&refused, "--files")];
     for (where_it_runs, files) in ways.into_iter().take(if namespaces { 2 } else { 1 }) {
-        // Started by somebody who does not want to hear of children that end.
+        // Started by a parent that ignores the end of its children.
         let deaf = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "-"];
         let start = |words: &[&str]| {
             let whole = [&user, where_it_runs, &["env", &scratch_is], &deaf, &[&ours, files], words].concat();

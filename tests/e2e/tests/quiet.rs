@@ -1,4 +1,4 @@
-//! What costs nothing when nothing happens, and what leaves nothing behind.
+//! Idle programs that cost nothing, and ended ones that leave nothing behind.
 
 use std::{
     fs, thread,
@@ -32,7 +32,7 @@ pub(crate) fn an_idle_daemon_sleeps(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What all threads of a process have run so far.
+/// Processor time of all threads of a process so far.
 fn cpu_time(pid: i32) -> Result<Duration> {
     let mut sum = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -47,7 +47,7 @@ pub(crate) fn a_lab_leaves_nothing(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let name = lab.name().to_owned();
     let daemons = [lab.daemon(Host::A)?, lab.daemon(Host::B)?];
-    // A program that somebody left running there.
+    // A program that was left running there.
     let mut left = lab.start(Host::A, "sleep", &["1000"])?;
     drop(lab);
     ensure!(!left.runs()?, "a program goes on after the lab is down");

@@ -1,4 +1,4 @@
-//! Bad input: each a message that says what is wrong, an exit code that is not 0, and nothing else
+//! Bad input: each a message that names the error, an exit code that is not 0, and nothing else
 //! lost.
 
 use std::{fs, time::Duration};
@@ -100,7 +100,7 @@ pub(crate) fn another_version_of_the_client_abi(settings: &Settings) -> Result<(
 
 pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
-    // Nobody has that address, nobody listens there.
+    // No host has that address, no server listens there.
     let message = lab.run(Host::A, "roce-perf", &["ping", "10.10.0.77", "--count", "1"], SOON)?.failure()?;
     says(&message, &["10.10.0.77"])?;
     let message = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--count", "1"], SOON)?.failure()?;

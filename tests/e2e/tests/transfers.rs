@@ -1,5 +1,5 @@
-//! Data moves right whatever lies between the hosts and however queues, workers and devices are
-//! dealt out.
+//! Data moves right over every kind of network between the hosts and however queues, workers and
+//! devices are dealt out.
 
 use std::time::Duration;
 

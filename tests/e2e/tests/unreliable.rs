@@ -84,7 +84,7 @@ fn all_are_answered(lab: &Lab, settings: &Settings, asker: Host, ends: (&str, &s
     Ok(())
 }
 
-/// As above, but who has waited so long asks again; how often that was.
+/// As above, but a program that has waited so long asks again; how often that was.
 fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str), patience: Duration) -> Result<u32> {
     let rounds = settings.rounds();
     let mut answer = lab.start(Host::B, settings.client, &["answer", from])?;
@@ -100,10 +100,10 @@ fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str)
     Ok(in_vain)
 }
 
-/// The neighbor that is nobody costs the send that names it, and holds nobody else up.
+/// The absent neighbor costs the send that names it, and holds no other send up.
 pub(crate) fn a_datagram_without_receiver_is_lost_and_others_continue(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
-    let mut lost = lab.start(Host::A, settings.client, &["send-to-nobody", "10.10.0.99"])?;
+    let mut lost = lab.start(Host::A, settings.client, &["send-to-absent", "10.10.0.99"])?;
     lost.expect("waits", SOON)?;
     all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
     lost.expect("complete", SOON)?;
@@ -135,12 +135,12 @@ pub(crate) fn a_multicast_message_reaches_all_members(settings: &Settings) -> Re
         there.say("end")?;
         here.say("end")?;
     }
-    ensure!(lab.counter(Host::B, "device/*", "drop_no_such_group")? == 0, "somebody was forgotten");
+    ensure!(lab.counter(Host::B, "device/*", "drop_no_such_group")? == 0, "a member was forgotten");
     Ok(())
 }
 
-/// Whoever dies leaves: the kernel is no member, and the group's frames are the kernel's. A daemon
-/// that dies leaves all.
+/// A member that dies leaves: the kernel is no member, and the group's frames are the kernel's. A
+/// daemon that dies leaves all.
 pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
     let groups = ["239.77.1.3", "ff0e::77:3"];
@@ -156,16 +156,19 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
         other.signal(Signal::SIGKILL)?;
         ensure!(
             within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
-            "the kernel is a member of {group} for nobody"
+            "the kernel is a member of {group} without a listener"
         );
-        // What is said to it now does not come to the daemon.
+        // Frames to the group do not come to the daemon now.
         let [passed, redirected] = ["xdp_pass_not_ours", "xdp_redirected"];
         let before = [lab.counter(Host::B, "device/*", passed)?, lab.counter(Host::B, "device/*", redirected)?];
         let mut speaker = lab.start(Host::A, settings.client, &["speak", group])?;
         speaker.expect("spoken", SOON)?;
         let now = || lab.counter(Host::B, "device/*", passed);
         ensure!(within(SOON, || Ok(now()? >= before[0] + 48))?, "{} of 48 frames passed", now()? - before[0]);
-        ensure!(lab.counter(Host::B, "device/*", redirected)? == before[1], "roced takes frames of {group} for nobody");
+        ensure!(
+            lab.counter(Host::B, "device/*", redirected)? == before[1],
+            "roced takes frames of {group} without a listener"
+        );
     }
     let mut listeners = Vec::new();
     for group in groups {
@@ -177,7 +180,7 @@ pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Res
     for group in groups {
         ensure!(
             within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
-            "the kernel is a member of {group} for nobody"
+            "the kernel is a member of {group} without a listener"
         );
     }
     Ok(())

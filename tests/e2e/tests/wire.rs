@@ -1,4 +1,4 @@
-//! What goes over the wire, as others see it: tshark's dissector and an ICRC of our own making in
+//! Frames on the wire, as others see them: tshark's dissector and an ICRC of our own making in
 //! Python.
 
 use std::{path::Path, process::Command, time::Duration};
@@ -16,9 +16,9 @@ use crate::{
 /// tshark over `file`: one line of `fields` for each frame that `filter` lets through.
 pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<String>> {
     let mut tshark = Command::new("tshark");
-    // What it would take payloads for, and then find malformed: random bytes sometimes look like
-    // Fibre Channel over InfiniBand with a wrong checksum, and a SEND without payload like RPC over
-    // RDMA that ends too soon.
+    // Protocols that it would take payloads for, and then find malformed: random bytes sometimes
+    // look like Fibre Channel over InfiniBand with a wrong checksum, and a SEND without payload
+    // like RPC over RDMA that ends too soon.
     for guess in ["fcoib", "rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);
     }
@@ -69,7 +69,7 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
     ensure!(opcodes.iter().all(|opcode| !opcode.is_empty()), "tshark takes a frame for something else than RoCE");
     let mut malformed =
         tshark(&file, "_ws.malformed || _ws.expert.severity >= 0x00800000", &["frame.number", "_ws.expert.message"])?;
-    // A UDP checksum of zero over IPv6 is what annex A17 asks for and Linux's rxe sends; tshark
+    // A UDP checksum of zero over IPv6 is demanded by annex A17 and sent by Linux's rxe; tshark
     // knows only that IPv6 alone would not have it (RFC 6936 does).
     malformed.retain(|complaint| !complaint.ends_with("\tIllegal checksum value (0)"));
     ensure!(malformed.is_empty(), "tshark finds fault with frames {malformed:?}");
@@ -153,7 +153,7 @@ pub(crate) fn the_icrc_check_knows_good_from_bad(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What a queue pair asked for its path stands on its frames, in both directions.
+/// The path attributes of a queue pair stand on its frames, in both directions.
 pub(crate) fn traffic_class_hop_limit_and_flow_label_are_on_the_frames(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let folder = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Client memory and completion queues, as what the engine may do with them.
+//! Client memory and completion queues, as the engine may use them.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
     pub(crate) success: bool,
 }
 
-/// What the engine faces.
+/// The client that the engine faces.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) mrs: Vec<Mr>,
@@ -49,7 +49,7 @@ pub(crate) struct Client {
     pub(crate) fault_in: u32,
 }
 
-/// The byte at `offset` of a region: what it always reads as.
+/// The byte at `offset` of a region: its constant value.
 pub(crate) const fn byte_at(object: MemoryObjectId, offset: u64) -> u8 {
     (offset as u8).wrapping_mul(7) ^ ((offset >> 8) as u8).wrapping_mul(3) ^ object.0 as u8
 }
@@ -103,7 +103,7 @@ impl App for Client {
         self.access(to, bytes.len(), access::LOCAL_WRITE | access::REMOTE_WRITE)
     }
 
-    /// Nobody here is beside anybody.
+    /// No queue pair here has its peer on the same endpoint.
     fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Source)
     }
@@ -134,7 +134,7 @@ impl App for Client {
                 let posted = self.sends.pop_front().expect("posted, and not complete yet");
                 if posted.wr_id == cqe.wr_id {
                     let success = status == Status::Success;
-                    assert!(posted.signaled || !success, "nobody asked for it");
+                    assert!(posted.signaled || !success, "no request asked for it");
                     assert!(
                         !success || self.ended.last().is_none_or(|last| last.success),
                         "it is behind one that failed"

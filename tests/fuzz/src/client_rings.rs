@@ -1,7 +1,7 @@
-//! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody
-//! should: ring indices, work requests, doorbells, arm words, CQ ring indices; of queue pairs with
-//! receives of their own and of some that share a receive queue. Beside it, a client of good manners
-//! on the same worker.
+//! Target `client_rings`: memory that a hostile client shares with a worker, written against all
+//! rules: ring indices, work requests, doorbells, arm words, CQ ring indices; of queue pairs with
+//! receives of their own and of some that share a receive queue. Beside it, a client of good
+//! manners on the same worker.
 //!
 //! The worker ends at most the hostile session, once, and looks at its rings no more; it touches
 //! nothing outside a region, its own client's or another's; and the other client's work is done all
@@ -57,7 +57,7 @@ const STEPS_MAX: usize = 100;
 const SIZES: QpSizes = QpSizes { send_wrs: 8, recv_wrs: 8, send_sges: 2, recv_sges: 2, inline_bytes: 32 };
 const CQ_ENTRIES: u32 = 16;
 const WORKER: WorkerId = WorkerId(0);
-/// A client's memory; the region is its middle, and what lies around it nobody may touch.
+/// A client's memory; the region is its middle, and no worker may touch the bytes around it.
 const MEMORY_BYTES: u64 = 16_384;
 const REGION: std::ops::Range<u64> = 4096..12_288;
 const UNTOUCHED: u8 = 0xa7;
@@ -68,7 +68,7 @@ const POLITE: u32 = 2;
 
 /// Queue pairs of a client: the first two, and the other two, are each other's peers.
 const QPS: u32 = 4;
-/// From this one on they share a receive queue, whose doorbell is behind theirs.
+/// From this one on they share a receive queue, with its doorbell behind theirs.
 const SHARERS: std::ops::Range<u32> = 2..QPS;
 
 /// A queue pair as its client has it.
@@ -91,7 +91,7 @@ struct Client {
     shared_ring: Ring,
     /// Completions taken.
     consumed: u32,
-    /// It said that it took others than it did: what is written over completions is its own affair.
+    /// It said that it took others than it did: an overwritten completion is its own affair.
     lied: bool,
     _events: OwnedFd,
 }
@@ -257,7 +257,7 @@ impl Client {
         }
     }
 
-    /// Whatever it did, all that it had can be taken from the worker.
+    /// Regardless of its actions, all that it had can be taken from the worker.
     fn leave(self, crew: &mut Crew) {
         for index in 0..QPS {
             let qpn = qpn(crew, self.number, index);
@@ -269,7 +269,7 @@ impl Client {
         tell(crew, Command::DetachSession(SessionId(self.number)));
     }
 
-    /// What a step of the input does.
+    /// A step of the input.
     fn step(&mut self, crew: &mut Crew, other: &mut Self, input: &mut Input<'_>) {
         let step = input.byte();
         let index = usize::from(step >> 7 | step >> 3 & 2);
@@ -338,7 +338,7 @@ impl Client {
         Sge { va: REGION.start + u64::from(what & 0x3f) * 130, length, lkey }
     }
 
-    /// Work that is mostly what a library would write.
+    /// Work that is mostly as a library would write it.
     fn post_send(&mut self, index: usize, input: &mut Input<'_>) {
         let (op, flags, count) = (input.byte(), input.byte(), input.byte());
         let is_inline = flags & send_flags::INLINE != 0;
@@ -459,7 +459,7 @@ impl Client {
         for (from, to) in [(0, REGION.start), (REGION.end, MEMORY_BYTES)] {
             let mut bytes = vec![0; (to - from) as usize];
             self.memory.read(from, &mut bytes);
-            assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "nobody may write between {from} and {to}");
+            assert!(bytes.iter().all(|byte| *byte == UNTOUCHED), "no worker may write between {from} and {to}");
         }
     }
 }

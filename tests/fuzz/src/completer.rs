@@ -1,9 +1,9 @@
 //! Target `completer`: work of a client, then any sequence of ACKs, NAKs, READ responses, ATOMIC
 //! ACKs and time, every packet with a right ICRC.
 //!
-//! PSNs follow from what was posted, so what each request packet must say is known from outside,
-//! and so is what must have been answered before a send may succeed. Data of a READ goes where that
-//! READ was told to put it, and nowhere else.
+//! PSNs follow from the posted work, so the contents of each request packet are known from outside,
+//! and so are the answers that must have come before a send may succeed. Data of a READ goes where
+//! that READ was told to put it, and nowhere else.
 
 use roced_transport::{
     psn::Psn,
@@ -40,7 +40,7 @@ const OPS: [SendOp; 12] = [
     SendOp::AtomicWrite,
 ];
 
-/// What a step is, by its first byte.
+/// Kinds of steps, by their first byte.
 pub(crate) mod kind {
     pub(crate) const ANSWER: u8 = 0;
     pub(crate) const POST: u8 = 8;
@@ -66,7 +66,7 @@ struct Sent {
     packets: u32,
 }
 
-/// What the client posted, and what the peer has answered.
+/// Work that the client posted, and answers of the peer.
 #[derive(Debug)]
 pub(crate) struct Model {
     service: ServiceType,
@@ -220,7 +220,7 @@ impl Model {
         self.posted = self.posted.wrapping_add(packets);
     }
 
-    /// An answer. Its PSN counts from behind what was sent last, or from what is acknowledged.
+    /// An answer. Its PSN counts from behind the packet sent last, or from the acknowledged PSN.
     fn answer(&mut self, world: &mut World, step: Step) {
         let base = if step.number & 0x80 != 0 { self.seen } else { self.acknowledged };
         let offset = base.wrapping_add(i32::from(step.psn).cast_unsigned());
@@ -254,7 +254,8 @@ impl Model {
         world.deliver(step, psn, payload);
     }
 
-    /// All before `to` is acknowledged, if it was sent: an answer to what was not is nobody's.
+    /// All before `to` is acknowledged, if it was sent: an answer to an unsent packet belongs to no
+    /// request.
     fn acknowledge(&mut self, to: u32) {
         if to <= self.sent_to() {
             self.acknowledged = self.acknowledged.max(to);
@@ -286,15 +287,15 @@ impl Model {
         };
         let is_acknowledged =
             offset < self.acknowledged || (offset < self.sent_to() && self.responses.contains(&offset));
-        // The model may take for acknowledged what the completer had reasons to doubt.
+        // The model may take a packet for acknowledged that the completer had reasons to doubt.
         let is_before_all = packet.bth.psn.plus(1) == self.first;
         (is_before_all && how == write) || (is_acknowledged && how == of_its_class)
     }
 
-    /// A request says what was posted.
+    /// A request agrees with the posted work.
     pub(crate) fn hear(&mut self, packet: &Packet<'_>) {
         let info = packet.info;
-        assert!(!info.operation.is_response(), "nobody asked anything of it");
+        assert!(!info.operation.is_response(), "no work was asked of it");
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
         if self.asks_only(packet, offset) {
@@ -357,7 +358,7 @@ impl Model {
         self.seen = self.seen.max(offset + packets);
     }
 
-    /// What succeeded was answered; what is local was done.
+    /// Work that succeeded was answered; local work was done.
     pub(crate) fn check(&mut self, ended: &[Ended], local_done: u64) {
         self.responses.sort_unstable();
         let mut local = 0;

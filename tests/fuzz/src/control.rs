@@ -1,9 +1,9 @@
-//! Target `control`: messages on the daemon's socket, from up to three clients, whose sessions are
+//! Target `control`: messages on the daemon's socket, from up to three clients; their sessions are
 //! served as the daemon serves them.
 //!
 //! Every whole message is answered, by its number, with a reply or a refusal that has a name; a
-//! broken one ends its session and no other. What the daemon reports of a client is what its
-//! replies said. When all have gone, nothing is left behind.
+//! broken one ends its session and no other. The daemon's report of a client agrees with its
+//! replies. When all have gone, nothing is left behind.
 
 use std::{
     fs::File,
@@ -70,8 +70,8 @@ enum Kind {
     Srq,
 }
 
-/// A call: its request's length, which of its numbers name objects (offset, kind), and what it
-/// makes or ends.
+/// A call: its request's length, which of its numbers name objects (offset, kind), and the object
+/// that it makes or ends.
 #[derive(Clone, Copy)]
 struct Shape {
     op: u32,
@@ -129,14 +129,14 @@ const SHAPES: [Shape; 36] = [
 mod how {
     /// Numbers of objects are places among those that there are.
     pub(super) const BY_PLACE: u8 = 1;
-    /// A `ModifyQp` whose mask and attributes are what the usual change to a state wants; the state
-    /// is the first byte behind the QPN.
+    /// A `ModifyQp` with the mask and attributes of the usual change to a state; the state is the
+    /// first byte behind the QPN.
     pub(super) const USUAL: u8 = 2;
     /// The number of the call is another.
     pub(super) const OTHER_OP: u8 = 4;
 }
 
-/// A client and what its replies said.
+/// A client and the content of its replies.
 struct Raw {
     socket: OwnedFd,
     sequence: u32,
@@ -220,7 +220,7 @@ impl Daemon {
             device: DeviceLimits { qps: 6, mrs: 6, ahs: 4, srqs: SRQS, attachments: 4 },
         };
         let crew = Crew::hire(2, limits.device.mrs);
-        // Not the one that the workers write: nobody sleeps here.
+        // Not the one that the workers write: no worker sleeps here.
         let board = SleepBoard::create(2).expect("a memfd");
         let setup = DeviceSetup {
             id: DEVICE,
@@ -247,7 +247,7 @@ impl Daemon {
     fn raw(&mut self, client: usize) -> &mut Raw {
         if self.raws[client].is_none() {
             let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
-            connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("somebody listens");
+            connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("a listener is there");
             self.serve();
             self.raws[client] = Some(Raw { socket: fd, sequence: 0, objects: Vec::new(), has_device: false });
         }
@@ -337,7 +337,7 @@ impl Daemon {
         self.raws[client] = None;
     }
 
-    /// Workers turn, and what they have to say is heard.
+    /// Workers turn, and their messages are heard.
     fn poll(&mut self, what: u8) {
         self.crew.now = self.crew.now + roced_transport::clock::Nanos(1 << (what % 40));
         for _ in 0..4 {
@@ -372,7 +372,7 @@ impl Daemon {
         self.with_outside(|clients, environment| clients.on_changes(&[change], environment));
     }
 
-    /// What the daemon says of its clients is what they were told.
+    /// The daemon's report of its clients agrees with the replies that they had.
     fn check_reports(&self) {
         let mut reported: Vec<_> = self.clients.reports().map(|report| (report.qps, report.mrs)).collect();
         let count = |raw: &Raw, kind| raw.objects.iter().filter(|(other, _)| *other == kind).count() as u32;
@@ -384,7 +384,7 @@ impl Daemon {
         }
     }
 
-    /// What those who went had is given back, however many pieces that takes.
+    /// The objects of clients that went are given back, however many pieces that takes.
     fn give_back(&mut self) {
         for _ in 0..100 {
             self.with_outside(|clients, environment| clients.on_deadline(Instant::now(), environment));
@@ -400,10 +400,10 @@ impl Daemon {
         }
         self.give_back();
         assert!(self.clients.is_empty(), "all sessions end");
-        assert!(self.net.followed.is_empty(), "nothing is followed for nobody: {:?}", self.net.followed);
-        assert!(self.net.joined.is_empty(), "no group is joined for nobody: {:?}", self.net.joined);
+        assert!(self.net.followed.is_empty(), "no neighbor is followed without a client: {:?}", self.net.followed);
+        assert!(self.net.joined.is_empty(), "no group is joined without a member: {:?}", self.net.joined);
         assert!(self.clients.reports().next().is_none());
-        // A new client gets all that the limits give: what the others had was given back.
+        // A new client gets all that the limits give: the objects of the others were given back.
         self.call(0, &SHAPES[0], HelloRequest { version: VERSION, program: [0; 16] }.as_bytes(), 0);
         self.call(0, &SHAPES[2], DeviceName::new(NAME).as_bytes(), 0);
         for step in everything() {
@@ -432,7 +432,7 @@ impl Raw {
         }
     }
 
-    /// What answers the last message, events passed over; `None` when the session has ended,
+    /// The answer to the last message, events passed over; `None` when the session has ended,
     /// `EAGAIN` while there is none. Descriptors beside it are dropped.
     fn reply(&self) -> Result<Option<Message>, Errno> {
         loop {
@@ -469,8 +469,8 @@ impl Raw {
     }
 }
 
-/// The usual change of a queue pair to a state, from its number, the state, and a byte that says
-/// what else.
+/// The usual change of a queue pair to a state, from its number, the state, and a byte of further
+/// choices.
 fn usual(body: &[u8]) -> Vec<u8> {
     use attribute::*;
     let what = body[5];

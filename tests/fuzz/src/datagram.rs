@@ -1,8 +1,8 @@
 //! Target `datagram`: services that answer nothing, any packets of theirs and any work, every
 //! packet with a right ICRC.
 //!
-//! Nothing that arrives is answered; what is sent says what was posted, each PSN once and in order;
-//! receives complete once each and in order; no more is written than came.
+//! Nothing that arrives is answered; packets sent agree with the posted work, each PSN once and in
+//! order; receives complete once each and in order; no more is written than came.
 
 use roced_transport::{
     psn::Psn,
@@ -21,10 +21,10 @@ use crate::{
 /// Steps of one run.
 const STEPS_MAX: usize = 300;
 
-/// What stands in front of a datagram in its buffer.
+/// Bytes in front of a datagram in its buffer.
 const GRH_BYTES: usize = 40;
 
-/// What a step is, by its first byte.
+/// Kinds of steps, by their first byte.
 pub(crate) mod kind {
     pub(crate) const PACKET: u8 = 0;
     pub(crate) const POST: u8 = 8;
@@ -33,7 +33,7 @@ pub(crate) mod kind {
     pub(crate) const RECORDED: u8 = 15;
 }
 
-/// What the peer has sent.
+/// Packets that the peer has sent.
 #[derive(Debug)]
 struct Peer {
     next: Psn,
@@ -94,7 +94,7 @@ impl Peer {
             self.next.plus(i32::from(step.psn).cast_unsigned())
         };
         self.sent_bytes += (GRH_BYTES + payload) as u64;
-        // Nobody is told what became of it: an orderly peer goes on.
+        // Its fate is not reported: an orderly peer goes on.
         let in_turn = psn == self.next;
         if world.deliver(step, psn, payload) == Disposition::Accepted || in_turn {
             self.next = psn.plus(1);

@@ -1,8 +1,8 @@
 //! Target `frame`: any bytes as a frame.
 //!
-//! It parses or it does not; cut into pieces it does the same. What parses has the destination that
-//! [`dest_qpn`] says, payload pieces that add up, the ICRC that a second calculation gives or a
-//! refusal, and can be built again from its own fields.
+//! It parses or it does not; cut into pieces it does the same. A frame that parses has the
+//! destination that [`dest_qpn`] says, payload pieces that add up, the ICRC that a second
+//! calculation gives or a refusal, and can be built again from its own fields.
 
 use roced_transport::{
     io::{Egress, FrameMut},
@@ -48,7 +48,7 @@ fn check(frame: &[u8], cuts: [usize; 2]) {
     let integrity = packet.check_integrity();
     assert_eq!(integrity, in_pieces.check_integrity());
     if integrity != Err(DropReason::BadUdpChecksum) {
-        let right = packet::icrc(frame).expect("what parses has a place for it");
+        let right = packet::icrc(frame).expect("a frame that parses has a place for it");
         let end = frame.len() - behind(&packet, frame);
         assert_eq!(integrity.is_ok(), frame[end - 4..end] == right, "a second calculation agrees");
     }
@@ -110,14 +110,14 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
     (headers, spec)
 }
 
-/// What the builder makes of a packet's fields parses to the same fields.
+/// The frame that the builder makes of a packet's fields parses to the same fields.
 fn build_again(packet: &Packet<'_>, payload: &[u8]) {
     let (headers, spec) = fields(packet);
     let info = packet.info;
     if info.has_rdeth || info.has_xrceth {
         return;
     }
-    // IPv6 packets may carry a mapped IPv4 address on one side; nobody builds those.
+    // IPv6 packets may carry a mapped IPv4 address on one side; the builder makes none of those.
     let Ok(path) = Path::new(&spec) else { return };
     let mut built = vec![0; path.frame_bytes(&headers, payload.len())];
     let mut rest = payload;
@@ -127,10 +127,10 @@ fn build_again(packet: &Packet<'_>, payload: &[u8]) {
         rest = later;
         Ok(())
     })
-    .expect("nobody gave up");
+    .expect("no fill was given up");
     let pieces = [&built[..]];
-    let again = parse(&pieces).expect("what we build parses");
-    again.check_integrity().expect("what we build is whole");
+    let again = parse(&pieces).expect("a built frame parses");
+    again.check_integrity().expect("a built frame is whole");
     assert_eq!(fields(&again), (headers, spec));
     assert_eq!(payload_of(&again), payload);
 }

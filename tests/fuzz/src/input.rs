@@ -1,6 +1,6 @@
 //! The bytes of one run, taken piece by piece. Where they end, zeros go on.
 
-/// What is left of the bytes.
+/// The bytes that are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 

@@ -1,4 +1,4 @@
-//! Anything at all against whatever reads bytes of strangers: the wire, and clients.
+//! Fuzz targets for every reader of untrusted bytes: from the wire, and from clients.
 //!
 //! ```text
 //!   seeds (captures) ─┐                         scripts/fuzz: libFuzzer, guided by coverage, for as long as one likes
@@ -6,8 +6,8 @@
 //!                                               cargo test: all seeds and regressions, then some seconds of mutations by a seed
 //! ```
 //!
-//! A target is a function of bytes that asserts what must hold whatever they say. Packets always
-//! get a right ICRC, made here: nothing in the code under test knows that it is tested.
+//! A target is a function of bytes that asserts invariants for any bytes. Packets always get a
+//! right ICRC, made here: nothing in the code under test knows that it is tested.
 
 mod client;
 mod client_ring;
@@ -61,7 +61,7 @@ impl Target {
         TARGETS.iter().find(|target| target.name == name)
     }
 
-    /// What was found once, one file each, named for what it was.
+    /// Inputs that once found an error, one file each, named for the error.
     ///
     /// # Panics
     /// When a file cannot be read: they belong to the source tree.

@@ -20,6 +20,7 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
+        management::{OutgoingMads, mads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -45,7 +46,7 @@ const AHS: u32 = 8;
 pub(crate) const SRQS: u32 = 3;
 const ATTACHMENTS: u32 = 4;
 
-/// A NIC queue that nobody has: workers hand over to themselves and one another.
+/// A NIC queue without any NIC: workers hand over to themselves and one another.
 #[derive(Debug)]
 pub(crate) enum NoNic {}
 
@@ -109,7 +110,7 @@ impl Crew {
         crew
     }
 
-    /// The next run may have it. Whatever was given to the workers was taken back.
+    /// The next run may have it. All that was given to the workers was taken back.
     pub(crate) fn release(self) {
         SPARE.set(Some(self));
     }
@@ -119,9 +120,11 @@ impl Crew {
         let endpoints = Arc::new(endpoints);
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
+        let (_, mad_senders) = mads(count as usize).expect("an eventfd");
+        let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(count).expect("a memfd");
         let recovery = RecoveryConfig { out_of_order_packets: 32, ..RecoveryConfig::default() };
-        let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
+        let worker = |(((number, waker), handoff), (events, mads)): (((u32, &Arc<Waker>), _), _)| {
             let worker_endpoint = |place: EndpointLocation| WorkerEndpoint {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
@@ -148,6 +151,8 @@ impl Crew {
                 queue_inbox: mailbox(Arc::clone(waker)).1,
                 handoff,
                 events,
+                mads,
+                outgoing: OutgoingMads::new(),
                 waker: Arc::clone(waker),
                 state: board.worker(number),
                 heartbeat: Arc::new(AtomicU64::new(0)),

@@ -1,4 +1,4 @@
-//! Frames as a peer would build them that obeys nobody: any opcode, any field, any length, and
+//! Frames as a peer would build them that obeys no rule: any opcode, any field, any length, and
 //! always a right ICRC.
 
 use crc32fast::Hasher;
@@ -20,7 +20,7 @@ pub(crate) const fn gid([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// What stands in a packet, as a step of a run says it: `Step::BYTES` bytes that a mutation changes
+/// Contents of a packet, as a step of a run gives them: `Step::BYTES` bytes that a mutation changes
 /// one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
@@ -37,7 +37,7 @@ pub(crate) struct Step {
     pub(crate) length: u32,
     /// Of an AETH.
     pub(crate) syndrome: u8,
-    /// Whatever else has a number.
+    /// Any other numbered value.
     pub(crate) number: u8,
 }
 
@@ -161,7 +161,7 @@ impl Recipe {
         if info.has_ieth {
             into.extend(self.key.to_be_bytes());
         }
-        // What the table knows of and this does not, such as a CNP's reserved bytes.
+        // Bytes that the table knows of and this does not, such as a CNP's reserved bytes.
         into.resize((begin + info.header_bytes).saturating_sub(12).max(into.len()), 0);
     }
 }

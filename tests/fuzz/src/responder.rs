@@ -1,9 +1,9 @@
 //! Target `responder`: any sequence of requests, every one with a right ICRC, against a whole
 //! endpoint.
 //!
-//! What it answers is checked from outside: it acknowledges nothing that was not offered, its ACKs
-//! do not go back, a NAK names a PSN that comes next, a READ response carries the bytes that a READ
-//! at that PSN asked for, an ATOMIC ACK tells the same of its PSN each time and of no other, and no
+//! Its answers are checked from outside: it acknowledges nothing that was not offered, its ACKs do
+//! not go back, a NAK names a PSN that comes next, a READ response carries the bytes that a READ at
+//! that PSN asked for, an ATOMIC ACK tells the same of its PSN each time and of no other, and no
 //! more is written than was sent.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::{
 /// Steps of one run.
 const STEPS_MAX: usize = 300;
 
-/// What a step is, by its first byte.
+/// Kinds of steps, by their first byte.
 pub(crate) mod kind {
     pub(crate) const PACKET: u8 = 0;
     pub(crate) const RECV: u8 = 9;
@@ -45,7 +45,7 @@ struct Asked {
     length: u32,
 }
 
-/// What the peer has sent, and what it was told.
+/// Packets that the peer has sent, and answers that it had.
 #[derive(Debug)]
 struct Peer {
     first: Psn,
@@ -61,7 +61,7 @@ struct Peer {
     whole: u32,
     acknowledged: u32,
     asked: Vec<Asked>,
-    /// What atomic operations found, by the PSN of their answer.
+    /// Original values of atomic operations, by the PSN of their answer.
     found: BTreeMap<u32, u64>,
     /// PSNs of atomic requests, and the operations that were carried out before the first of them.
     atomics: Vec<Psn>,
@@ -224,7 +224,7 @@ impl Peer {
         }
     }
 
-    /// What the engine says is true.
+    /// Answers of the engine are true.
     fn hear(&mut self, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         match packet.info.operation {
@@ -245,10 +245,10 @@ impl Peer {
             }
             Operation::ReadResponse => {
                 let fits = self.asked.iter().any(|asked| asked.is_answered_by(packet, self.mtu));
-                assert!(fits, "somebody asked for what {psn} brings");
+                assert!(fits, "a request asked for the answer of {psn}");
             }
             Operation::AtomicAck => {
-                assert!(self.atomics.contains(&psn), "somebody asked for {psn}");
+                assert!(self.atomics.contains(&psn), "a request asked for {psn}");
                 let found = packet.atomic_ack.expect("an ATOMIC ACK has one").original;
                 let first = *self.found.entry(psn.get()).or_insert(found);
                 assert_eq!(found, first, "{psn} is told the same again");
@@ -260,7 +260,8 @@ impl Peer {
 }
 
 impl Asked {
-    /// The response brings what was asked for at its PSN, from a region that may be read.
+    /// The response brings the bytes that were asked for at its PSN, from a region that may be
+    /// read.
     fn is_answered_by(&self, packet: &Packet<'_>, mtu: usize) -> bool {
         let at = packet.bth.psn.offset_from(self.psn);
         let mr = mr(self.mr);

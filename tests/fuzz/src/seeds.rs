@@ -14,7 +14,7 @@ use crate::{
 /// A run to begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seed {
-    /// What it was made from.
+    /// Its source.
     pub name: String,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -59,13 +59,13 @@ fn with_shared_receives(seeds: Vec<Seed>) -> Vec<Seed> {
     shared.chain(seeds.iter().cloned()).collect()
 }
 
-/// The path MTU of a conversation: what its first packets that are followed by others carry.
+/// The path MTU of a conversation: the payload of its first packets that are followed by others.
 fn mtu_of(frames: &[CapturedFrame]) -> usize {
     let payload = |frame: &CapturedFrame| parse(&[&frame.bytes]).map_or(0, |packet| packet.payload_len());
     frames.iter().map(payload).max().unwrap_or(0).next_power_of_two().clamp(256, 4096)
 }
 
-/// What the packet says, as a step.
+/// Contents of the packet, as a step.
 fn step(packet: &Packet<'_>, psn: i16, payload: u16) -> Step {
     let bth = packet.bth;
     let reth = packet.reth;

@@ -19,10 +19,10 @@ use crate::{
 /// Queue pairs that take from it: each may have one receive that it has not used up.
 pub(crate) const SHARERS: usize = 2;
 
-/// What stands in front of a datagram in its buffer.
+/// Bytes in front of a datagram in its buffer.
 pub(crate) const GRH_BYTES: u64 = 40;
 
-/// The limit of a shared queue, as whoever arms it sees it.
+/// The limit of a shared queue, as its user sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arming {
     armed: u32,
@@ -60,7 +60,7 @@ impl World {
         self.connect_datagram(sharer());
     }
 
-    /// A receive for whoever takes it, where there is room for those too that the queue pairs may
+    /// A receive for any queue pair, where there is room for those too that the queue pairs may
     /// give back.
     pub(crate) fn post_shared(&mut self, sges: &[Sge]) {
         if self.endpoint.srq_room(config().srqn) > SHARERS as u32 {
@@ -88,7 +88,7 @@ impl World {
         self.check_limit();
     }
 
-    /// One event for one arming, and none is due that nobody tells of.
+    /// One event for one arming, and none is due without being reported.
     pub(crate) fn check_limit(&mut self) {
         let Some(srq) = self.endpoint.srq(config().srqn) else { return };
         let (limit, len) = (srq.limit(), srq.len());
@@ -104,7 +104,7 @@ impl World {
         );
     }
 
-    /// Those that nobody took are there still, and the next takes them.
+    /// Those that no queue pair took are there still, and the next takes them.
     pub(crate) fn check_left(&self) {
         let left = self.endpoint.srq(config().srqn).map_or(0, Srq::len);
         assert_eq!(self.client.recvs.len() as u32, left, "all receives that were taken end");

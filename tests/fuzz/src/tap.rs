@@ -1,4 +1,4 @@
-//! A wire that is often full, checks each frame that it is given, and keeps it until somebody
+//! A wire that is often full, checks each frame that it is given, and keeps it until the target
 //! looks.
 
 use roced_transport::{
@@ -53,8 +53,8 @@ impl Wire for Tap {
         }
         assert_eq!(frame.remaining(), 0, "a frame is as long as was said");
         let pieces = [&self.bytes[begin..]];
-        let packet = parse(&pieces).expect("what we build parses");
-        packet.check_integrity().expect("what we build is whole");
+        let packet = parse(&pieces).expect("a built frame parses");
+        packet.check_integrity().expect("a built frame is whole");
         assert!(packet.payload_len() <= self.mtu && frame_bytes <= self.mtu + OVERHEAD_MAX, "no longer than the MTU");
         self.ends.push(self.bytes.len());
         Ok(())

@@ -1,5 +1,5 @@
-//! An endpoint with one queue pair, its client, its wire and its clock: what the targets of the
-//! engine have in common.
+//! An endpoint with one queue pair, its client, its wire and its clock: the common part of the
+//! targets of the engine.
 
 use roced_transport::{
     ah::AhEntry,
@@ -29,7 +29,8 @@ const INDEX: u32 = 5;
 pub(crate) const PEER_QPN: u32 = 0x102;
 /// Regions that there can be; a step may name more.
 const MRS: u32 = 5;
-/// Address handles: that of a peer, one of somebody else's, none, and one whose way is narrow.
+/// Address handles: that of a peer, one of a foreign protection domain, none, and one with a narrow
+/// path.
 const AHS: u32 = 4;
 /// The Q_Key of the queue pair and of its peers.
 pub(crate) const OUR_QKEY: u32 = 0x1111_1111;
@@ -43,8 +44,8 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     pub(crate) wr_id: u64,
     pub(crate) signal_all: bool,
-    /// Since it was connected some frames may have been counted as sent, and not been seen: nobody
-    /// was there to send them to.
+    /// Since it was connected some frames may have been counted as sent, and not been seen: there
+    /// was no peer to send them to.
     pub(crate) unreachable: bool,
     /// Local work that was done: keys that the queue pair's own client wanted changed.
     pub(crate) local_done: u64,
@@ -75,7 +76,7 @@ pub(crate) fn mr(index: u32) -> Mr {
         3 => (0x1_0000, 40_000, access::ALL),
         _ => (0x40_0000, 9_000, access::LOCAL_WRITE),
     };
-    // The fourth is somebody else's.
+    // The fourth is of a foreign protection domain.
     let pd = if index == 3 { Pdn(2) } else { PD };
     Mr {
         key: mr_key(index),
@@ -219,7 +220,7 @@ impl World {
         self.endpoint.qp(qpn()).expect("there").state_name()
     }
 
-    /// From wherever it is to RTS; what was posted is forgotten.
+    /// From wherever it is to RTS; posted work is forgotten.
     pub(crate) fn connect(&mut self) {
         use attribute::*;
         let (to_rtr, to_rts) = match self.service {
@@ -237,7 +238,7 @@ impl World {
             let attributes = QpAttributes { state, ..self.attributes };
             self.endpoint.modify_qp(qpn(), STATE | mask, &attributes, path).expect("the usual way");
             if state == state::RESET {
-                // What it still owed in the life that is over is nothing that the next one says.
+                // Packets that it still owed in the life that is over are not sent in the next one.
                 self.tap.room = usize::MAX;
                 self.endpoint.poll_transmit(self.now, 64, &mut self.client, &mut self.tap);
                 self.tap.drain(|_| ());
@@ -267,8 +268,8 @@ impl World {
 
     /// To SQD or back to RTS, if that is allowed now.
     fn drain(&mut self, to: u32) {
-        // From SQE an unreliable queue pair may go on, with PSNs that do not follow from what was
-        // posted any more.
+        // From SQE an unreliable queue pair may go on, with PSNs that do not follow from the posted
+        // work any more.
         if self.state() == "SQE" {
             return;
         }
@@ -315,13 +316,13 @@ impl World {
         }
     }
 
-    /// What the queue pair wants is heard, and takes its time.
+    /// Key changes that the queue pair wants are heard, and take their time.
     fn begin_key_changes(&mut self) {
         self.changing.extend(std::iter::from_fn(|| self.endpoint.poll_key_change()));
     }
 
-    /// All that is under way is made or refused, whether somebody still waits for it or not. A
-    /// window is not made: it opens nothing.
+    /// All that is under way is made or refused, whether a work request still waits for it or not.
+    /// A window is not made: it opens nothing.
     fn end_key_changes(&mut self, done: bool) {
         self.begin_key_changes();
         for KeyChange { qpn, ticket, wish } in std::mem::take(&mut self.changing) {
@@ -338,8 +339,8 @@ impl World {
 
     fn set_path(&mut self, path: PathState) {
         if self.service == ServiceType::Ud {
-            // A datagram to nowhere has no PSN, and is not seen either: what follows could not be
-            // told from it.
+            // A datagram to nowhere has no PSN, and is not seen either: a later datagram could not
+            // be told from it.
             let path = if matches!(path, PathState::Unreachable) { PathState::Resolving } else { path };
             self.endpoint.set_ah_path(0, path, self.ah_mtu(0));
             return;
@@ -376,7 +377,7 @@ impl World {
         }
     }
 
-    /// The packet of a step, given to the engine; whatever becomes of it.
+    /// The packet of a step, given to the engine, with any outcome.
     pub(crate) fn deliver(
         &mut self,
         step: Step,
@@ -419,14 +420,14 @@ impl World {
 
     /// Time goes on, by a byte: from nothing to many seconds.
     pub(crate) fn time(&mut self, what: u8) {
-        // 2^(what / 4) ns and quarters between: 255 is more than a minute.
+        // `2^(what / 4)` ns and quarters between: 255 is more than a minute.
         let step = (4 + u64::from(what & 3)) << (what >> 2) >> 2;
         self.now = self.now + Nanos(step.min(100_000_000_000));
         let fired = self.endpoint.on_timeout(self.now, 8, &mut self.client);
         assert!(fired < 8, "the timer of one queue pair comes to an end");
     }
 
-    /// Sends into a wire with some room, by a byte, and looks at what was sent.
+    /// Sends into a wire with some room, by a byte, and looks at the packets sent.
     pub(crate) fn transmit(&mut self, what: u8, look: impl FnMut(&Packet<'_>)) {
         self.tap.room = [100, 1, 3, 0][usize::from(what & 3)];
         let budget = [64, 1, 5, 200][usize::from(what >> 2 & 3)];
@@ -434,7 +435,7 @@ impl World {
         self.tap.drain(look);
     }
 
-    /// Nothing comes any more: there is an end to what it sends.
+    /// Nothing comes any more: there is an end to its packets.
     pub(crate) fn rest(&mut self, mut look: impl FnMut(&Packet<'_>)) {
         self.tap.room = usize::MAX;
         for _ in 0..2_000 {

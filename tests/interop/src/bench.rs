@@ -18,7 +18,7 @@ use crate::{
     scenario::{Harm, Network, Side},
 };
 
-/// What moves no data.
+/// Time limit of commands that move no data.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Host a, as its programs are told of it.
 const HOST_IPV4: &str = "10.10.0.1";
@@ -40,10 +40,11 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Sets it up. `image` has the guest's kernel and initrd, `programs` what cargo built for
-    /// debugging; what is written lies in `folder`.
+    /// Sets it up. `image` has the guest's kernel and initrd, `programs` the debug builds of cargo;
+    /// output files lie in `folder`.
     pub(crate) fn up(image: &Path, programs: &Path, folder: &Path, credits: &str) -> Result<Self> {
-        // Whoever starts us may want to take down what we leave behind when we are killed.
+        // The process that starts us may want to take down the lab that we leave behind when we are
+        // killed.
         let name = env::var("LAB_NAME").unwrap_or_else(|_| format!("interop-{}", process_id()));
         let mut bench = Self {
             name,
@@ -55,7 +56,7 @@ impl Bench {
         };
         bench.lab(&["up", "--switch", "--credits", credits])?;
         bench.in_middle(&["ip", "tuntap", "add", TAP, "mode", "tap"])?;
-        // The guest is slow to take what is sent to it; unreliable services have nothing else that
+        // The guest is slow to take frames sent to it; unreliable services have nothing else that
         // waits for it.
         bench.in_middle(&[
             "ip",
@@ -228,7 +229,7 @@ impl Bench {
         }
     }
 
-    /// Captures what passes a side's port of the switch.
+    /// Captures the frames that pass a side's port of the switch.
     pub(crate) fn capture(&self, side: Side, file: &Path) -> Result<Capture> {
         let port = match side {
             Side::Roced => HOST_PORT,
@@ -249,7 +250,7 @@ impl Drop for Bench {
         if let Err(error) = self.lab(&["down"]) {
             eprintln!("interop: {error:#}");
         }
-        // The logs of what ran on the host are in its errors.
+        // The logs of programs that ran on the host are in its errors.
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with("host.") {
                 let _ = fs::remove_file(entry.path());
@@ -266,7 +267,7 @@ pub(crate) struct Capture {
 impl Capture {
     /// Ends it; every frame is then in its file.
     pub(crate) fn stop(self) -> Result<()> {
-        // What is on its way from the port to tcpdump.
+        // Frames on their way from the port to tcpdump.
         thread::sleep(Duration::from_millis(100));
         self.tcpdump.signal(Signal::SIGINT)?;
         let told = self.tcpdump.end(SOON)?.success("tcpdump")?;
@@ -275,7 +276,7 @@ impl Capture {
     }
 }
 
-/// The GIDs in what `ibv_devinfo -v` prints, in the order of their indices.
+/// The GIDs in the output of `ibv_devinfo -v`, in the order of their indices.
 fn listed_gids(listed: &str) -> Vec<String> {
     let gid =
         |line: &str| Some(line.trim().strip_prefix("GID[")?.split_once(':')?.1.trim().split(',').next()?.to_owned());

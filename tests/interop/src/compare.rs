@@ -12,8 +12,7 @@ use crate::{
     trace::{Kind, Seen},
 };
 
-/// What is different, in what is asked or answered, and why that is right. A field is named by how
-/// it begins.
+/// Differences in requests or answers, and why they are right. A field is named by how it begins.
 const REASONS: [(&str, &str); 5] = [
     ("BTH MigReq", "we send 1 (\"migrated\", the state without automatic path migration) as adapters do; rxe sends 0"),
     (
@@ -25,7 +24,7 @@ const REASONS: [(&str, &str); 5] = [
         "we ask for an ACK each 16 packets, to measure and to find losses early; rxe each 64",
     ),
     ("AETH credits", "we offer the receives that are posted (IBTA v1 9.7.7.2); rxe has no end-to-end flow control"),
-    ("one ACK", "we answer what lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
+    ("one ACK", "we answer all that lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
 ];
 
 /// A field in which the two differ.
@@ -63,7 +62,7 @@ pub(crate) fn compare(runs: [&[Vec<Seen>; 2]; 2]) -> Vec<Difference> {
     let mut differences = Vec::new();
     for role in ["asks", "answers"] {
         let fields = Side::BOTH.map(|side| {
-            // Who asks in a run is the side of the same number.
+            // The side that asks in a run has the same number.
             let run = if role == "asks" { side } else { side.other() };
             let frames = &runs[run as usize][side as usize];
             fields(frames, side, role == "asks")
@@ -80,7 +79,7 @@ pub(crate) fn compare(runs: [&[Vec<Seen>; 2]; 2]) -> Vec<Difference> {
     differences
 }
 
-/// What `side` says in the frames of its port.
+/// Fields of `side` in the frames of its port.
 fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
     let mut fields = Fields::new();
     let mut add = |field: String, value: String| {
@@ -168,7 +167,7 @@ fn is_question(end: Option<u32>, seen: &Seen) -> bool {
     matches!(seen.kind, Kind::Send | Kind::Write) && seen.payload_bytes == 0 && end.is_some_and(is_before)
 }
 
-/// What one READ asks for, by one request or several: roced asks for a long one in parts.
+/// The range of one READ, by one request or several: roced asks for a long one in parts.
 #[derive(Debug)]
 struct Read {
     va: u64,
@@ -182,8 +181,8 @@ impl Read {
         Self { va: request.dma_va.unwrap_or(0), bytes: request.dma_bytes.unwrap_or(0).into(), after }
     }
 
-    /// Whether the next request asks for what follows, and nothing else was sent between them. It
-    /// is counted in.
+    /// Whether the next request asks for the bytes that follow, and nothing else was sent between
+    /// them. It is counted in.
     fn goes_on_with(&mut self, next: &Self) -> bool {
         let goes_on = next.va == self.va + self.bytes && next.after == self.after && self.bytes > 0;
         self.bytes += if goes_on { next.bytes } else { 0 };
@@ -191,8 +190,8 @@ impl Read {
     }
 }
 
-/// Whether a READ request asks for what is left of an earlier one (PSN, bytes), of which some has
-/// come: by whole packets of some path MTU later, and shorter by as much.
+/// Whether a READ request asks for the rest of an earlier one (PSN, bytes), of which some has come:
+/// by whole packets of some path MTU later, and shorter by as much.
 fn is_rest_of_one(asked: &[(u32, u32)], seen: &Seen) -> bool {
     const PSN_MASK: u32 = 0xff_ffff;
     let bytes = seen.dma_bytes.unwrap_or(0);

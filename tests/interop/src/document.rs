@@ -1,5 +1,5 @@
-//! What of a full run goes into `docs/interop.md`, in the place of what an earlier one left there.
-//! All else on that page is written by people.
+//! The parts of a full run for `docs/interop.md`, in the place of those of an earlier one. All else
+//! on that page is written by people.
 
 use std::{fs, path::Path, thread};
 
@@ -22,7 +22,7 @@ pub(crate) fn machine(image: &Path) -> Result<String> {
 }
 
 /// Writes it into `page`. `summary` says in a line how the run ended, `outcomes` is its table and
-/// what belongs to it.
+/// the notes to it.
 pub(crate) fn write(page: &Path, differences: &str, summary: &str, outcomes: &str) -> Result<()> {
     let text = fs::read_to_string(page).with_context(|| page.display().to_string())?;
     let text = rewritten(&text, differences, summary, outcomes).with_context(|| page.display().to_string())?;

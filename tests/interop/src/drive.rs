@@ -1,4 +1,4 @@
-//! Runs one scenario: a server, then its client, and what both say.
+//! Runs one scenario: a server, then its client, and the output of both.
 
 use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
@@ -16,22 +16,22 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// Where servers listen: each scenario has a port of its own.
 const FIRST_PORT: u16 = 20_000;
-/// What a scenario without faults may move, for the guest is slow.
+/// Frames that a scenario without faults may move, because the guest is slow.
 const FRAMES: u32 = 4_000;
 /// How many frames the guest sends and receives before its power fails.
 const LOAD: u64 = 1_000;
 
-/// What both ends said.
+/// Output of both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) client: String,
     pub(crate) server: String,
     /// Frames that were dropped, duplicated, corrupted.
     pub(crate) harmed: [u64; 3],
-    /// What is not as it should be, and known.
+    /// Known deviations.
     pub(crate) quirks: Vec<Quirk>,
-    /// One end waited in vain for what the other, which ended well, no longer repeats: to be shown
-    /// by the captures.
+    /// One end waited in vain for an answer that the other, which ended well, no longer repeats: to
+    /// be shown by the captures.
     pub(crate) parting: Option<Parting>,
 }
 
@@ -84,8 +84,8 @@ fn pair(bench: &Bench, client: Side, commands: [&str; 2], port: u16, limit: Dura
 fn await_listener(bench: &Bench, side: Side, port: u16) -> Result<()> {
     let is_there = format!(":{port:04x} [0-9a-f]*:0000 0a");
     let listening = format!("until grep -qi '{is_there}' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
-    // It is stopped, in the guest with an exit code, when nobody listens for too long.
-    bench.run(side, &listening, SOON)?.success(&format!("nobody listens at port {port} of {side}")).map(drop)
+    // It is stopped, in the guest with an exit code, when no server listens for too long.
+    bench.run(side, &listening, SOON)?.success(&format!("no server listens at port {port} of {side}")).map(drop)
 }
 
 fn stock_pair(bench: &Bench, scenario: &Scenario, stock: Stock, port: u16) -> Result<Told> {
@@ -159,7 +159,7 @@ fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     let keys = if scenario.harm.is_none() { " --wrong-keys" } else { "" };
     let asking = format!("exec {program} rxe {} {port}{keys}", Bench::address(Side::Rxe));
     thread::scope(|scope| {
-        // It serves for as long as it lives; what it is killed with is no failure.
+        // It serves for as long as it lives; its exit code when killed is no failure.
         let serving = scope.spawn(|| bench.run(Side::Rxe, &format!("rxe-peer {port}"), LIMIT));
         let asked = await_listener(bench, Side::Rxe, port).and_then(|()| bench.run(Side::Roced, &asking, LIMIT));
         let ended = bench.run(Side::Rxe, "killall rxe-peer", SOON);
@@ -170,7 +170,7 @@ fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     })
 }
 
-/// The guest's power fails under load. Whoever of roced's programs waits for an answer is told; the
+/// The guest's power fails under load. A program of roced that waits for an answer is told; the
 /// daemon goes on.
 fn reboot(bench: &mut Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     let command = |side: Side| -> Result<String> {

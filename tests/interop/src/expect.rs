@@ -11,13 +11,13 @@ const FLUSHED: &str = "request Work Request Flushed Error";
 
 const ACCESS_EVENT: &str = "event local access violation work queue error";
 
-/// What each end says.
+/// Facts that each end reports.
 struct Ending {
     client: Vec<&'static str>,
     server: Vec<&'static str>,
 }
 
-/// What the specification says, whoever is at the ends.
+/// The facts by the specification, independent of the implementations at the ends.
 fn specified(what: &str) -> Option<Ending> {
     Some(match what {
         "operations" | "psn-wrap" => {
@@ -48,8 +48,8 @@ fn specified(what: &str) -> Option<Ending> {
     })
 }
 
-/// NAK "remote access error": the requester's queue pair ends, what is behind the request is
-/// flushed; the responder's ends, its receive is flushed, and it has an event of the access error.
+/// NAK "remote access error": the requester's queue pair ends, the requests behind it are flushed;
+/// the responder's ends, its receive is flushed, and it has an event of the access error.
 fn refused() -> Ending {
     Ending {
         client: vec!["request remote access error", FLUSHED, "state ERR"],
@@ -57,10 +57,10 @@ fn refused() -> Ending {
     }
 }
 
-/// What an end says otherwise than the specification has it, known.
+/// A known deviation of an end from the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quirk {
-    /// Who departs from the specification; whoever is at the other end may be the one who says so.
+    /// The side that departs from the specification; the other end may be the one that reports it.
     pub(crate) of: Side,
     pub(crate) told: &'static str,
 }
@@ -73,15 +73,15 @@ impl fmt::Display for Quirk {
 
 /// Where it shows.
 struct Known {
-    /// Questions whose name begins so.
+    /// Questions with a name that begins so.
     what: &'static str,
-    /// Who asks when it does.
+    /// The side that asks when it does.
     client: Side,
-    /// Whose fact that is.
+    /// The side that reports the fact.
     whose: Side,
-    /// What should be said; empty for what is said beside it.
+    /// The expected fact; empty for an additional one.
     expected: &'static str,
-    /// What is said in its place, if anything.
+    /// The fact in its place, if any.
     instead: Option<&'static str>,
     quirk: Quirk,
 }
@@ -117,11 +117,11 @@ const KNOWN: [Known; 7] = [
         TOO_LONG,
     ),
     too_long(Side::Roced, Side::Rxe, "receive local length error", "receive local QP operation error", TOO_LONG),
-    // What is told once too often takes nothing's place.
+    // A fact that is reported once too often takes nothing's place.
     too_long(Side::Rxe, Side::Roced, "", "event invalid request local work queue error", TOLD_TWICE),
 ];
 
-/// Compares what the ends said with what they must. Gives what is otherwise, and known.
+/// Compares the facts of the ends with the required ones. Returns the known deviations.
 ///
 /// # Errors
 /// When something else is otherwise.

@@ -1,5 +1,5 @@
 //! The guest: a kernel of Debian's in QEMU, without KVM, with Linux's rdma_rxe on a port of the
-//! lab's switch, and a few agents that run what they are told over virtio-serial.
+//! lab's switch, and a few agents that run the commands that they receive over virtio-serial.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ const AGENTS: usize = 3;
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// In addition to the time of a command: to start it and to bring the answer.
 const GRACE: Duration = Duration::from_secs(15);
-/// What a NIC does that is no part of a wire.
+/// Work of a NIC that is no part of a wire.
 const NO_OFFLOADS: &str = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,\
                            host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
 

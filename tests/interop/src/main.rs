@@ -1,5 +1,5 @@
 //! roced against Linux's own RoCE, rdma_rxe, with stock programs at both ends. `scripts/interop`
-//! builds what is needed and runs this.
+//! builds the needed programs and runs this.
 //!
 //! ```text
 //!   plan ─► for each scenario:  bench: faults, captures ─► drive: server and client ─► both ends' words ─► expect
@@ -39,16 +39,16 @@ struct Arguments {
     /// Where kernel and initrd of the guest lie.
     #[arg(long, default_value = "target/interop")]
     image: PathBuf,
-    /// What cargo built for debugging; what it built for release lies beside it.
+    /// The debug builds of cargo; the release builds lie beside them.
     #[arg(long, default_value = "target/debug")]
     programs: PathBuf,
-    /// Where to keep captures and the report. What is there is overwritten.
+    /// Where to keep captures and the report. Existing files are overwritten.
     #[arg(long, default_value = "target/interop/last")]
     folder: PathBuf,
     /// A few scenarios instead of all.
     #[arg(long)]
     short: bool,
-    /// Those whose line in the list has this in it.
+    /// Those with this text in their line of the list.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// `device.credits` of our daemon: "on" or "off".
@@ -57,7 +57,7 @@ struct Arguments {
     /// Say which there are, and run none.
     #[arg(long)]
     list: bool,
-    /// Write what a full run that went well has found into this page, `docs/interop.md`.
+    /// Write the results of a full run that went well into this page, `docs/interop.md`.
     #[arg(long, value_name = "PAGE", conflicts_with_all = ["short", "only", "list", "look"])]
     document: Option<PathBuf>,
     /// Look again at the captures in these folders, and run none.
@@ -117,7 +117,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs them; while one runs, what was captured of the one before is looked at.
+/// Runs them; while one runs, the captures of the one before are checked.
 fn run_all(bench: &mut Bench, scenarios: &[Scenario], folder: &Path) -> Result<Vec<Outcome>> {
     thread::scope(|scope| {
         let mut outcomes = Vec::new();

@@ -1,15 +1,15 @@
 //! A program that ends well has its last message; that the ACK of it arrives is no longer its
 //! business. Where the network loses that ACK, its queue pair is gone when the message comes again,
-//! nobody answers, and whoever sent it is told "transport retry exceeded": both ends and the
-//! network did what they may. What both said does not tell that from a peer that never answered;
-//! the captures do (`check/last_ack.rs`).
+//! no answer comes, and its sender is told "transport retry exceeded": both ends and the network
+//! did as they may. The output of both does not tell that from a peer that never answered; the
+//! captures do (`check/last_ack.rs`).
 
 use crate::{process::Ended, scenario::Side};
 
-/// What `timeout -s KILL` says of what it ended.
+/// Exit code of `timeout -s KILL` for a command that it ended.
 const KILLED: i32 = 137;
 
-/// One side has ended well, and the other, left behind, with a request that nobody answers.
+/// One side has ended well, and the other, left behind, with a request without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parting {
     pub(crate) left_behind: Side,
@@ -19,7 +19,7 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// Whether that is what client and server say.
+    /// Whether the output of client and server shows that.
     pub(crate) fn of(client: Side, [asked, served]: [&Ended; 2]) -> Option<Self> {
         let parted = |left_behind: Side, ended: &Ended, other: &Ended| {
             let waits_in_vain = has_given_up(left_behind, ended) && is_good(other);
@@ -29,7 +29,7 @@ impl Parting {
     }
 }
 
-/// Whether a stock program did what it had to.
+/// Whether a stock program did its task.
 pub(crate) fn is_good(ended: &Ended) -> bool {
     ended.code == 0 && !has_wrong_data(ended)
 }
@@ -38,7 +38,7 @@ fn has_wrong_data(ended: &Ended) -> bool {
     ended.output.contains("invalid data")
 }
 
-/// Nobody answered it for as often as it asked. Of rxe a retry count of 7, which all these programs
+/// It had no answer for as often as it asked. Of rxe a retry count of 7, which all these programs
 /// ask for, never runs out, so that they are stopped while they wait.
 fn has_given_up(side: Side, ended: &Ended) -> bool {
     let is_told = ["transport retry counter exceeded", "Failed status 12"].iter().any(|it| ended.output.contains(it));

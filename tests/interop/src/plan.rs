@@ -27,7 +27,7 @@ const SPANS: Row = [
 /// Two values of two dimensions.
 type Duo = ((u8, u8), (u8, u8));
 
-/// What is left out, and why. Each is a rule of [`is_possible`].
+/// Scenarios that are left out, and why. Each is a rule of [`is_possible`].
 pub(crate) const LEFT_OUT: [&str; 6] = [
     "messages of UD that are longer than the path MTU: there are none",
     "ib_atomic_*: 8 bytes, no other size",
@@ -90,7 +90,7 @@ pub(crate) fn covering() -> Vec<Scenario> {
     while !wanted.is_empty() {
         let news = |row: &&Row| duos(row).filter(|duo| wanted.contains(duo)).count();
         // The last of those that are best: any will do, but always the same.
-        let best = rows.iter().max_by_key(news).expect("what is wanted is in some row");
+        let best = rows.iter().max_by_key(news).expect("each wanted value is in some row");
         for duo in duos(best) {
             wanted.remove(&duo);
         }
@@ -108,8 +108,8 @@ pub(crate) fn all() -> Vec<Scenario> {
     let mut all = Vec::new();
     for what in QUESTIONS {
         for client in Side::BOTH {
-            // Every operation over every network: what the differences between the two are found
-            // in.
+            // Every operation over every network: the differences between the two are found in
+            // these.
             let networks = if what == "operations" { &Network::ALL[..] } else { &Network::ALL[..1] };
             all.extend(
                 networks
@@ -121,7 +121,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(covering());
     all.push(Scenario::plain(Run::Client, Side::Roced));
     all.push(Scenario { harm: Some((Harm::Drop, "2%")), ..Scenario::plain(Run::Client, Side::Roced) });
-    // Last: whatever a new guest does not bring back would show in what comes after, so each is
+    // Last: state that a new guest does not bring back would show in the next scenario, so each is
     // followed by one more.
     for client in Side::BOTH {
         all.push(Scenario::plain(Run::Reboot, client));

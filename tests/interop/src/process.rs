@@ -19,7 +19,7 @@ use nix::{
 pub(crate) struct Ended {
     /// 0 for success; -1 when a signal ended it.
     pub(crate) code: i32,
-    /// What it printed, on stdout and stderr.
+    /// Its output, on stdout and stderr.
     pub(crate) output: String,
     /// When it was seen to have ended, since the epoch.
     pub(crate) at_ns: u64,
@@ -32,7 +32,7 @@ impl Ended {
         Self { code, output, at_ns: at.as_nanos() as u64 }
     }
 
-    /// What it printed, if it ended well.
+    /// Its output, if it ended well.
     pub(crate) fn success(self, what: &str) -> Result<String> {
         ensure!(self.code == 0, "{what}: exit code {}\n{}", self.code, self.output.trim_end());
         Ok(self.output)
@@ -55,7 +55,7 @@ impl Running {
         Ok(Self { name, child, log: log.to_owned() })
     }
 
-    /// What it has printed until now.
+    /// Its output until now.
     pub(crate) fn printed(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
@@ -87,7 +87,7 @@ impl Running {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).with_context(|| format!("{signal} to {}", self.name))
     }
 
-    /// Waits for its end; what takes longer is killed, and that is an error.
+    /// Waits for its end; a process that takes longer is killed, and that is an error.
     pub(crate) fn end(mut self, limit: Duration) -> Result<Ended> {
         let deadline = Instant::now() + limit;
         loop {

@@ -19,14 +19,14 @@ use crate::{
     verify::{self, Verdict},
 };
 
-/// Lines that are printed of what is wrong.
+/// Lines that are printed of errors.
 const LINES_MAX: usize = 40;
 
 /// How a scenario ended.
 pub(crate) struct Outcome {
     scenario: Scenario,
     took: Duration,
-    /// What is wrong.
+    /// Errors.
     errors: Vec<String>,
     /// Why it is right all the same that an end gave up.
     last_ack: Vec<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Of what was run and captured in `folder`. `mended`: the guest had to be booted again.
+    /// Of the run and its captures in `folder`. `mended`: the guest had to be booted again.
     pub(crate) fn new(scenario: Scenario, took: Duration, ended: Result<Told>, mended: bool, folder: &Path) -> Self {
         let mut errors = Vec::new();
         if mended {
@@ -88,7 +88,7 @@ impl Outcome {
         }
     }
 
-    /// What is not as it should be: rules that rxe broke, and what is known of either.
+    /// Deviations: rules that rxe broke, and known ones of either side.
     fn otherwise(&self) -> String {
         let rules = self.verdict.theirs.iter().map(|(rule, (count, _))| format!("{rule} {count}"));
         let quirks = self.told.quirks.iter().map(|quirk| format!("{} as known", quirk.of));
@@ -96,7 +96,7 @@ impl Outcome {
     }
 }
 
-/// What must not be, whatever both ends say.
+/// Forbidden findings, regardless of the output of both ends.
 fn wrong_in_captures(scenario: &Scenario, told: &Told, verdict: &Verdict) -> Vec<String> {
     let mut wrong = verdict.ours.clone();
     for side in Side::BOTH {
@@ -169,7 +169,7 @@ pub(crate) fn differences_table(outcomes: &[Outcome]) -> (String, usize) {
     (text, without_reason)
 }
 
-/// The table, and what is otherwise than it should be, a line each.
+/// The table, and the deviations, a line each.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
@@ -207,7 +207,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     format!("{table}\n\n{}", notes(outcomes).map(|note| format!("- {note}\n")).collect::<String>())
 }
 
-/// What the table has no room for.
+/// Notes that the table has no room for.
 fn notes(outcomes: &[Outcome]) -> impl Iterator<Item = String> {
     let mut theirs = BTreeMap::new();
     let mut quirks = BTreeMap::<_, Vec<_>>::new();

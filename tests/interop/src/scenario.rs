@@ -1,9 +1,9 @@
-//! What is run: a program of the distribution or a question of our own, who asks, over what
-//! network, and what goes wrong on the way.
+//! A scenario: a program of the distribution or a question of our own, the side that asks, the
+//! network, and the faults on the way.
 
 use std::fmt;
 
-/// Who is at an end.
+/// The implementation at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// Ours, on the host.
@@ -71,7 +71,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// What the switch does to frames.
+/// Faults of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Harm {
     Drop,
@@ -95,7 +95,7 @@ impl Harm {
 /// Shares of frames that are harmed.
 pub(crate) const RATES: [&str; 3] = ["0", "0.5%", "2%"];
 
-/// What a program that the distribution has does.
+/// Test of a program of the distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stock {
     RcPingpong,
@@ -184,7 +184,7 @@ pub(crate) const SIZES: [u32; 5] = [2, 61, 4096, 65_536, 1 << 20];
 /// Path MTUs.
 pub(crate) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// What the programs of `ends.c` can be asked for.
+/// Questions to the programs of `ends.c`.
 pub(crate) const QUESTIONS: [&str; 14] = [
     "operations",
     "psn-wrap",
@@ -202,7 +202,7 @@ pub(crate) const QUESTIONS: [&str; 14] = [
     "out-of-bounds-read",
 ];
 
-/// What a scenario runs.
+/// Programs of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
     Stock(Stock),
@@ -245,7 +245,7 @@ impl Scenario {
         (self.run != Run::Client).then_some(self.mtu)
     }
 
-    /// Who asks whom.
+    /// The side that asks, and the side that is asked.
     pub(crate) fn direction(&self) -> String {
         format!("{} > {}", self.client, self.client.other())
     }
@@ -255,13 +255,13 @@ impl Scenario {
             .map_or_else(|| "-".to_owned(), |(harm, rate)| format!("{} {rate}", harm.option().trim_start_matches('-')))
     }
 
-    /// The switch does what keeps frames from arriving whole.
+    /// The switch has a fault that keeps frames from arriving whole.
     pub(crate) fn loses_frames(&self) -> bool {
         matches!(self.harm, Some((Harm::Drop | Harm::Corrupt, _)))
     }
 
-    /// Whether there must be frames of that side: the client always asks; whom it asks without a
-    /// promise to be answered may be silent.
+    /// Whether there must be frames of that side: the client always asks; a server without a
+    /// promise to answer may be silent.
     pub(crate) fn speaks(&self, side: Side) -> bool {
         let is_answered = match self.run {
             Run::Stock(stock) => stock.is_answered(),

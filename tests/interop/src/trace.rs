@@ -1,6 +1,6 @@
-//! What was captured at one port of the switch: what one side sent, and what it was sent, as a
-//! list. Read by fixed places and without a line of roced's own parser: Ethernet, IPv4 without
-//! options or IPv6, UDP, BTH and what the opcode demands.
+//! A capture at one port of the switch: the frames that one side sent, and those that it was sent,
+//! as a list. Read by fixed places and without a line of roced's own parser: Ethernet, IPv4 without
+//! options or IPv6, UDP, BTH and the headers of the opcode.
 
 use std::{
     collections::BTreeSet,
@@ -81,7 +81,7 @@ pub(crate) struct Seen {
     pub(crate) trailer_bytes: usize,
 }
 
-/// What matters of an IP header.
+/// The relevant fields of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ip {
     pub(crate) is_v4: bool,
@@ -98,7 +98,7 @@ pub(crate) struct Ip {
 }
 
 /// The frames of a capture. `rxe_mac` says which are rxe's; `damaged` are the numbers of those
-/// whose ICRC does not hold.
+/// with a wrong ICRC.
 pub(crate) fn read(file: &Path, rxe_mac: [u8; 6], damaged: &BTreeSet<usize>) -> Result<Vec<Seen>> {
     let mut reader = PcapReader::new(File::open(file).with_context(|| file.display().to_string())?)?;
     let mut frames = Vec::new();
@@ -113,7 +113,7 @@ pub(crate) fn read(file: &Path, rxe_mac: [u8; 6], damaged: &BTreeSet<usize>) -> 
                 let at_ns = packet.timestamp.as_nanos() as u64;
                 frames.push(Seen { number, at_ns, from, intact, ..seen });
             }
-            // What was damaged on the way may be anything.
+            // A frame that was damaged on the way may be anything.
             None => ensure!(!intact, "{}: frame {number} is no RoCE packet that is known", file.display()),
         }
     }
@@ -169,7 +169,7 @@ fn parse(frame: &[u8]) -> Option<Seen> {
     let (service, kind, begins, ends, has_imm, extension_bytes) = describe(opcode)?;
     let flags = *packet.get(1)?;
     let pad = flags >> 4 & 3;
-    // In the order of the wire, what may come first is the RETH, AtomicETH, AETH or DETH.
+    // In the order of the wire, the first header may be the RETH, AtomicETH, AETH or DETH.
     let first = packet.get(12..12 + extension_bytes)?;
     let has_reth = kind == Kind::ReadRequest || (kind == Kind::Write && begins);
     let aeth = if kind.is_response() && extension_bytes > 0 { be32(first, 0) } else { None };

@@ -1,5 +1,5 @@
-//! What others say of a scenario's captures: tshark, an ICRC in Python, and the rules of the
-//! transport in `check`.
+//! Other judges of a scenario's captures: tshark, an ICRC in Python, and the rules of the transport
+//! in `check`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,16 +19,16 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     /// Frames that each side sent, by [`Side`].
     pub(crate) sent: [usize; 2],
-    /// Frames whose ICRC does not hold.
+    /// Frames with a wrong ICRC.
     pub(crate) damaged: usize,
-    /// What is ours, and must not be.
+    /// Errors of ours, which must not be.
     pub(crate) ours: Vec<String>,
-    /// What is rxe's: rule, how often, the first of them.
+    /// Errors of rxe: rule, how often, the first of them.
     pub(crate) theirs: BTreeMap<&'static str, (usize, String)>,
     /// Frames of connections that could not be told apart.
     pub(crate) unrelated: usize,
@@ -83,7 +83,7 @@ fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
     }
 }
 
-/// Numbers of the frames whose ICRC does not hold, as Python says.
+/// Numbers of the frames with a wrong ICRC, by the Python check.
 fn damaged(file: &Path) -> Result<BTreeSet<usize>> {
     let mut python = Command::new("python3");
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/icrc_check.py")).arg(file);
@@ -98,21 +98,21 @@ fn damaged(file: &Path) -> Result<BTreeSet<usize>> {
     Ok(ended.output.lines().filter_map(number).collect())
 }
 
-/// What tshark finds wrong with frames that `side` sent.
+/// Errors that tshark finds in frames that `side` sent.
 fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
     let mac = guest::MAC.map(|byte| format!("{byte:02x}")).join(":");
     let is = if side == Side::Rxe { "==" } else { "!=" };
     let filter = format!("eth.src {is} {mac} && (!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)");
     let mut tshark = Command::new("tshark");
-    // What it would take payloads for, and then find malformed.
+    // Protocol that it would take payloads for, and then find malformed.
     tshark.args(["--disable-heuristic", "eth_over_ib"]);
     for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);
     }
     tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields", "-e", "frame.number", "-e", "_ws.expert.message"]);
     let told = process::run(tshark, &file.with_extension("tshark"), LIMIT)?.success("tshark")?;
-    // A UDP checksum of zero over IPv6 is what annex A17 asks for; tshark knows only that IPv6
-    // alone would not have it.
+    // A UDP checksum of zero over IPv6 is demanded by annex A17; tshark knows only that IPv6 alone
+    // would not have it.
     let complaints = told
         .lines()
         .filter(|line| !line.starts_with("Running as user") && !line.ends_with("\tIllegal checksum value (0)"));

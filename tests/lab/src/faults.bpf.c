@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The faults of the lab: on the ports of the box between two hosts, RoCE frames of either version that arrive are dropped,
- * duplicated or corrupted, by chance or by number, or made to arrive on a queue of our choice. Anything else passes untouched.
+ * The faults of the lab: on the ports of the box between two hosts, RoCE frames of either version
+ * that arrive are dropped, duplicated or corrupted, by chance or by number, or made to arrive on a
+ * queue of our choice. Anything else passes untouched.
  *
- * Runs as a tc classifier in direct-action mode at the ingress of every port, so the frame is an skb whose outer VLAN tag
- * the kernel may have taken out of the bytes. Frames may lie in several buffers: everything is read by bpf_skb_load_bytes.
- * Copies are made at the egress: so a capture on a port shows what its host sent, once, and what it was sent.
+ * Runs as a tc classifier in direct-action mode at the ingress of every port, so the frame is an
+ * skb; the kernel may have taken its outer VLAN tag out of the bytes. Frames may lie in several
+ * buffers: everything is read by bpf_skb_load_bytes. Copies are made at the egress: so a capture on
+ * a port shows the frames that its host sent, once, and those that it was sent.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -27,7 +29,7 @@
 /* Next header of a GRH: a BTH. */
 #define PROTOCOL_BTH 0x1b
 
-/* Byte 4 of the BTH (FECN, BECN, reserved) is not under the ICRC: flipping it would be no corruption. */
+/* Byte 4 of the BTH (FECN, BECN, reserved) is not under the ICRC: a flip is no corruption. */
 #define BTH_UNCOVERED_BYTE 4
 
 /* "roce": marks a frame of which a copy is to be made on its way out. */
@@ -90,7 +92,7 @@ static __always_inline __u8 load8(struct __sk_buff *frame, __u32 at)
 	return value;
 }
 
-/* True for a whole RoCEv1 frame, whose GRH is at `at`. */
+/* True for a whole RoCEv1 frame with its GRH at `at`. */
 static __always_inline int find_rocev1(struct __sk_buff *frame, __u32 at, struct place *place)
 {
 	place->bth = at + 40;
@@ -162,7 +164,7 @@ static __always_inline int happens(__u64 chance)
 	return chance && bpf_get_prandom_u32() < chance;
 }
 
-/* The action of the rule whose frame this is, or zero. */
+/* The action of the rule that this frame matches, or zero. */
 static __always_inline __u32 take_rule(const struct config *wanted, __u8 opcode)
 {
 	__u32 action = 0;

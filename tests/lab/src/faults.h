@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the switch's program and roced-lab agree on; src/layout.rs has the same facts.
+ * Facts common to the switch's program and roced-lab; src/layout.rs has the same facts.
  */
 #ifndef ROCED_LAB_FAULTS_H
 #define ROCED_LAB_FAULTS_H
@@ -21,18 +21,18 @@ struct rule {
 	__u64 nth;
 };
 
-/* What to do with RoCE frames. A chance is in 2^-32: 2^32 is always. */
+/* Faults for RoCE frames. A chance is in 2^-32: 2^32 is always. */
 struct config {
 	__u64 drop_chance;
 	__u64 duplicate_chance;
 	__u64 corrupt_chance;
-	/* The queue on which frames leave, and so arrive at the host, plus one; zero leaves the choice to the kernel. */
+	/* The queue on which frames leave, and so arrive, plus one; zero: the kernel chooses. */
 	__u32 queue_plus_one;
 	__u32 rules;
 	struct rule rule[RULES_MAX];
 };
 
-/* What was done; the index into the map `counters`. */
+/* Counted actions; the index into the map `counters`. */
 enum counter {
 	FRAMES = 0,
 	DROPPED = 1,

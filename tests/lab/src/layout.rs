@@ -1,4 +1,4 @@
-//! What roced-lab and the BPF program agree on: the bytes of the config and the order of the
+//! Facts common to roced-lab and the BPF program: the bytes of the config and the order of the
 //! counters. `faults.h` has the same facts, and the tests of `switch` run the program, so that a
 //! difference shows.
 

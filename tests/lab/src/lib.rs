@@ -2,7 +2,7 @@
 //!
 //! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
 //! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
-//! sets what it does.
+//! sets its faults.
 
 pub mod layout;
 pub mod port;

@@ -49,8 +49,8 @@ enum Command {
         /// The two hosts: a port and the MAC address behind it.
         #[arg(long, value_name = "PORT=MAC", hide = true, required = true, num_args = 1)]
         host: Vec<Host>,
-        /// Recorded frames follow on every N-th live frame to the same host. What is answered is a
-        /// live frame, too: with N below about four times the burst the answers alone would keep it
+        /// Recorded frames follow on every N-th live frame to the same host. An answer is a live
+        /// frame, too: with N below about four times the burst the answers alone would keep it
         /// going.
         #[arg(long, value_name = "N", default_value = "8")]
         every: NonZeroU32,
@@ -66,8 +66,7 @@ enum Command {
     },
 }
 
-/// What shall happen to RoCE frames, in either direction. Takes the place of all that was set
-/// before.
+/// Faults for RoCE frames, in either direction. Takes the place of all that was set before.
 #[derive(Args)]
 struct FaultArguments {
     /// Share of frames that get lost: 0.01 or 1%.
@@ -92,7 +91,7 @@ struct FaultArguments {
 enum FaultCommand {
     /// No more faults; the counters stay.
     Off,
-    /// What was done since the faults were set.
+    /// Counters since the faults were set.
     Show {
         /// As JSON.
         #[arg(long)]

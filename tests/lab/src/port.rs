@@ -15,8 +15,7 @@ use nix::{
 use roced_transport::wire::frame::dest_qpn;
 use roced_types::Qpn;
 
-/// What the socket holds of frames that were not looked at yet, bytes. A guess; those that do not
-/// fit are not looked at.
+/// Bytes of unread frames that the socket holds. A guess; frames that do not fit are not looked at.
 const RECEIVE_BYTES: usize = 64 << 20;
 
 /// Ethernet with two tags, the longest IP header, UDP and BTH.
@@ -72,7 +71,7 @@ impl Port {
                 Err(Errno::EAGAIN) => return Ok(None),
                 // The port was down for an instant.
                 Err(Errno::ENETDOWN | Errno::EINTR) => continue,
-                Err(error) => return Err(error).context(format!("what arrives on port '{}'", self.name)),
+                Err(error) => return Err(error).context(format!("frames that arrive on port '{}'", self.name)),
             };
             let is_outgoing = from.is_some_and(|from| from.pkttype() == OUTGOING);
             let head = &head[..bytes];

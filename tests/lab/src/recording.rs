@@ -67,8 +67,8 @@ impl Recording {
 
     /// The next `many` frames for a queue pair, which followed one another when they were recorded,
     /// and whether they are for that queue pair: when none was recorded for it they are for any.
-    /// Each call begins far from where the one before began, so that the distances to what passes
-    /// meanwhile are spread over all that there are.
+    /// Each call begins far from where the one before began, so that the distances to the frames
+    /// that pass meanwhile are spread over all that there are.
     pub fn next(&mut self, qpn: Qpn, many: usize) -> (bool, impl Iterator<Item = &[u8]>) {
         let (same, walk) = match self.by_qpn.get_mut(&qpn.get()) {
             Some(walk) => (true, walk),

@@ -1,5 +1,5 @@
-//! Replaying a recording into the running network: what a switch does that kept frames back, from
-//! an earlier life of the same connections or of others.
+//! Replaying a recording into the running network: the effect of a switch that kept frames back,
+//! from an earlier life of the same connections or of others.
 //!
 //! ```text
 //!   port of host a ── live frame for queue pair Q of b, the N-th ──► recorded frames that were for Q, `delay` later ──► port of host b
@@ -62,7 +62,7 @@ pub struct Pace {
     pub limit: Option<Duration>,
 }
 
-/// What was done.
+/// Summary of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Live RoCE frames that were seen.
@@ -85,11 +85,11 @@ impl fmt::Display for Done {
     }
 }
 
-/// Two hosts, each with its port and what was recorded for it.
+/// Two hosts, each with its port and the frames recorded for it.
 pub struct Replay {
     ends: [End; 2],
     pace: Pace,
-    /// What follows later: which host, and the queue pair of the live frame.
+    /// Replays that follow later: the host, and the queue pair of the live frame.
     waiting: VecDeque<(Instant, usize, Qpn)>,
     done: Done,
 }

@@ -1,11 +1,11 @@
-//! What a person writes about faults: `OPCODE:N:ACTION`, rates, names of opcodes.
+//! Syntax of faults on the command line: `OPCODE:N:ACTION`, rates, names of opcodes.
 
 use std::str::FromStr;
 
 use anyhow::{Context as _, Error, bail, ensure};
 use roced_transport::wire::opcode::{Opcode, OpcodeInfo, Operation, Position};
 
-/// What can happen to a frame.
+/// Fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Action {
@@ -37,7 +37,7 @@ pub struct Rule {
     pub opcode: Opcode,
     /// From 1.
     pub nth: u64,
-    /// What to do.
+    /// The fault.
     pub action: Action,
 }
 
@@ -77,8 +77,8 @@ fn parse_opcode(text: &str) -> Result<Opcode, Error> {
     })
 }
 
-/// `rc_send_last_imm`, `rc_read_response_only`, `rc_ack`: what the opcode table says about an
-/// opcode, as one word.
+/// `rc_send_last_imm`, `rc_read_response_only`, `rc_ack`: the entry of an opcode in the opcode
+/// table, as one word.
 fn name(opcode: Opcode, info: &OpcodeInfo) -> String {
     let mut name = format!("{:?}", info.service).to_lowercase();
     for letter in format!("{:?}", info.operation).chars() {

@@ -104,7 +104,7 @@ impl Faults {
         put(&self.config, 0, Config::new_zeroed().as_bytes())
     }
 
-    /// What was done since the faults were set, by name.
+    /// Counters since the faults were set, by name.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -152,7 +152,7 @@ fn program_on(port: &str) -> Result<u32> {
         TcHookBuilder::new(stdin.as_fd()).ifindex(index_of(port)?).handle(FILTER.0).priority(FILTER.1).hook(TC_INGRESS);
     hook.query().map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow::anyhow!("no faults are attached to {port}"),
-        _ => anyhow::Error::from(error).context(format!("what is attached to {port}")),
+        _ => anyhow::Error::from(error).context(format!("the program attached to {port}")),
     })
 }
 
@@ -195,7 +195,7 @@ mod tests {
             Some(Self { object, faults: Faults::of_program(id).expect("its maps") })
         }
 
-        /// What the program returns for `frame`, and the frame after it.
+        /// Return value of the program for `frame`, and the frame after it.
         fn run(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
             let mut after = vec![0; frame.len()];
             let program = program(&mut self.object, PROGRAM).expect("its program");
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn without_faults_nothing_changes() {
         let Some(mut bench) = Bench::new() else { return };
-        // BPF_PROG_TEST_RUN takes what fits a page with an skb's own needs.
+        // BPF_PROG_TEST_RUN takes a frame that fits a page with an skb's own needs.
         let frames: Vec<_> = roced_captures::frames().into_iter().filter(|frame| frame.bytes.len() < 3000).collect();
         assert!(frames.len() > 900, "{} frames", frames.len());
         for frame in &frames {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// Made of a frame of RoCEv2 over IPv6: a GRH differs from its header in the next header and in
-    /// what it counts.
+    /// the bytes that it counts.
     #[test]
     fn rocev1_is_roce() {
         let Some(mut bench) = Bench::new() else { return };

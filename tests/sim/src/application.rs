@@ -1,5 +1,5 @@
-//! What applications do: post work and receives while a connection is open, and see to it that it
-//! ends.
+//! Work of the applications: they post work and receives while a connection is open, and see to it
+//! that it ends.
 
 use roced_transport::work::{RecvWork, SendWork, WorkData};
 use roced_types::{Qpn, SendOp, Sge, send_flags};
@@ -206,7 +206,7 @@ impl World {
         let (operation, row) = operation::draw(&mut self.random, service, fatal);
         self.post_drawn(at, host, operation, row);
         if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
-            // What nobody answers is soon over.
+            // Unanswered work is soon over.
             let soon = if service.is_reliable() { 200_000 } else { 5_000 };
             self.restart_at = self.now + self.random.below(soon);
         }
@@ -342,8 +342,8 @@ impl World {
     }
 }
 
-/// The local side of a message: source memory, or the sink for what a READ or atomic operation
-/// brings.
+/// The local side of a message: source memory, or the sink for the data of a READ or atomic
+/// operation.
 fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize, reuse_at: usize) -> &'s [Sge] {
     let (pieces, base) = match message.kind.brings() {
         true => (&message.into, SINK_VA),

@@ -1,5 +1,5 @@
-//! What a frame must do that nobody answers, from the moment that an endpoint is given it until it
-//! gives it back: these bytes to that place and this completion, or nothing.
+//! Required effects of a frame without an answer, from the moment that an endpoint is given it
+//! until it gives it back: these bytes to that place and this completion, or nothing.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use crate::{
 
 /// A frame that an endpoint is being given.
 pub(crate) struct Arriving {
-    /// The checker that has something to say when it does what it must not.
+    /// The checker that reports a forbidden effect.
     checker: &'static str,
     psn: u32,
     /// Its bytes, and their place: from byte `start` of these pieces on. None when it must do
@@ -128,7 +128,8 @@ impl Arriving {
 }
 
 impl Model {
-    /// What a frame of an unreliable connection must do at `host`, whose queue pair listens.
+    /// Required effect of a frame of an unreliable connection at `host`, which has a listening
+    /// queue pair.
     pub(crate) fn expect_unreliable(&mut self, host: usize, seen: &Seen<'_>) -> Arriving {
         let nothing = Arriving::nothing("unreliable", seen.psn);
         let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
@@ -162,7 +163,7 @@ impl Model {
 }
 
 impl Model {
-    /// What a datagram must do at `host`, whose queue pair of that number takes some.
+    /// Required effect of a datagram at `host`, at the queue pair of that number, which takes some.
     pub(crate) fn expect_datagram(&mut self, host: usize, seen: &Seen<'_>, frame: &[u8]) -> Arriving {
         let nothing = Arriving::nothing("datagram", seen.psn);
         let deth = seen.deth.expect("of this service");

@@ -1,4 +1,4 @@
-//! A connection between the two hosts: its settings, and what is known of either end.
+//! A connection between the two hosts: its settings, and the knowledge of either end.
 
 use crate::{
     drain::Drain,
@@ -58,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// Of another life: what the queue pairs are made with is that of the life before.
+    /// Of another life: the creation attributes of the queue pairs are those of the life before.
     pub(crate) fn with_queue_pairs_of(self, before: &Self) -> Self {
         let Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, .. } = *before;
         Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, ..self }
@@ -116,7 +116,7 @@ pub(crate) struct End {
     pub(crate) reset_at: Option<u64>,
     /// Since when it doubts answers and requests from the port of a past life.
     pub(crate) doubts_since: [Option<u64>; 2],
-    /// It posts sends again at this moment: nobody answers it, or its application waits for
+    /// It posts sends again at this moment: its frames have no answer, or its application waits for
     /// something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
@@ -128,7 +128,7 @@ pub(crate) struct End {
 pub(crate) enum Phase {
     /// Work is posted.
     Open,
-    /// No new work; what is there comes to its end.
+    /// No new work; the present work comes to its end.
     Closing { since: u64 },
     /// Both ends flush.
     Flushing { since: u64 },

@@ -9,7 +9,7 @@ pub(crate) const COUNTING_BYTES: u32 = 64 << 10;
 
 const COUNT_BITS: u32 = 48;
 
-/// Fills `into` with what lies `offset` bytes into the memory at that count.
+/// Fills `into` with the bytes at `offset` of the memory at that count.
 pub(crate) fn fill(offset: u32, count: u64, into: &mut [u8]) {
     for (at, byte) in (offset..).zip(into) {
         *byte = word(at / 8, count).to_be_bytes()[at as usize % 8];

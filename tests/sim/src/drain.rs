@@ -1,4 +1,5 @@
-//! Applications that drain a send queue, change what may be changed then, and go on: RTS, SQD, RTS.
+//! Applications that drain a send queue, change the attributes that may be changed then, and go on:
+//! RTS, SQD, RTS.
 //!
 //! While one end is in SQD its peer goes on; a new depth for the peer's READs and atomic operations
 //! must not forget those that were answered, for an answer may be lost on its way.
@@ -19,7 +20,7 @@ pub(crate) enum Drain {
     /// In RTS.
     #[default]
     No,
-    /// What was begun goes on to its end, since this moment.
+    /// Work that was begun goes on to its end, since this moment.
     Draining { since: u64 },
     /// All that was begun is done; on to RTS at this moment.
     Drained { until: u64 },

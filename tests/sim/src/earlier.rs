@@ -1,16 +1,16 @@
-//! Frames of earlier lives of a connection: what the network kept of them, and when it may bring
+//! Frames of earlier lives of a connection: those that the network kept, and when it may bring
 //! them.
 //!
 //! A slot's connection lives several times, and two of its lives may have the same queue pair
-//! numbers: both queue pairs went through RESET, or others were made under the numbers. What the
-//! network kept of one life then finds a queue pair in the next. Nothing of it may be taken for a
+//! numbers: both queue pairs went through RESET, or others were made under the numbers. Frames that
+//! the network kept of one life then find a queue pair in the next. None of them may be taken for a
 //! frame of the later life, as far as any implementation could know that. There are two kinds of
 //! hosts:
 //!
-//! | its frames leave | what the network may bring of them |
+//! | its frames leave | frames that the network may bring |
 //! |---|---|
 //! | from another UDP source port in each life | Anything, at any age, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
-//! | always from the same port, which costs the second life of a queue pair milliseconds of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
+//! | always from the same port, which costs the second life of a queue pair milliseconds of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for packets in flight. |
 
 use crate::{
     connection::{Connection, Phase},
@@ -25,11 +25,11 @@ use crate::{
 };
 
 /// How long after its life a frame may come to a queue pair that cannot know it by its port: half
-/// of what a network may keep it.
+/// of the time that a network may keep it.
 const QUARANTINE: u64 = 1_000_000_000;
 
-/// So far behind what it expects, at the least, the receiver of an unreliable connection knows a
-/// packet for a late one.
+/// At least so far behind the expected PSN, the receiver of an unreliable connection knows a packet
+/// for a late one.
 const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
@@ -38,7 +38,7 @@ const KEPT: usize = 64;
 /// How long packets from a past life's port are dropped before a life has a port of its own.
 const DOUBT: u64 = 2_000_000;
 
-/// Lives whose ports a queue pair remembers.
+/// Lives of which a queue pair remembers the ports.
 const PAST: usize = 4;
 
 /// Retries that a connection must have left over for frames of earlier lives: each of them may cost
@@ -62,7 +62,7 @@ struct Kept {
 /// First PSNs of a connection's lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPsns {
-    /// Any, or close to what was kept of an earlier life.
+    /// Any, or close to those that were kept of an earlier life.
     Drawn,
     Zero,
     /// Those of the life before.
@@ -79,7 +79,7 @@ pub(crate) enum Rebirth {
     NewNumbers,
 }
 
-/// What a queue pair knows of the port that its peer's packets had in a life, on one side.
+/// Knowledge of a queue pair about the port of its peer's packets in a life, on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Port {
     Known,
@@ -88,7 +88,7 @@ enum Port {
     Unknown,
 }
 
-/// What becomes of a frame of an earlier life.
+/// Treatment of a frame of an earlier life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The network does not bring it.
@@ -105,14 +105,14 @@ pub(crate) enum Admission {
 #[derive(Debug)]
 struct PastPort {
     slot: usize,
-    /// Whose packets came from it.
+    /// The host that sent packets from it.
     from: usize,
     is_request: bool,
     life: u32,
     port: Port,
 }
 
-/// What is known of all lives.
+/// Knowledge of all lives.
 #[derive(Debug)]
 pub(crate) struct Earlier {
     /// Parts per million of frames upon which one of an earlier life follows; 0 is never.
@@ -120,10 +120,10 @@ pub(crate) struct Earlier {
     kept: Vec<Kept>,
     /// Lives that there were.
     pub(crate) lives: u32,
-    /// Whose frames leave from another port in each life.
+    /// The hosts that use another port in each life.
     changes_port: [bool; 2],
     first_psns: FirstPsns,
-    /// What the queue pairs of this moment know, the oldest life first.
+    /// Knowledge of the present queue pairs, the oldest life first.
     past: Vec<PastPort>,
 }
 
@@ -225,8 +225,8 @@ impl Earlier {
         }
     }
 
-    /// Whether it cannot be said what the queue pairs of a connection that ends now know of ports
-    /// that stay the same.
+    /// Whether the knowledge of the queue pairs of a connection that ends now, of ports that stay
+    /// the same, is uncertain.
     pub(crate) fn is_uncertain(&self, connection: &mut Connection) -> bool {
         [(0, true), (0, false), (1, true), (1, false)].into_iter().any(|(from, is_request)| {
             !self.changes_port[from] && connection.knows_port(from, is_request) == Port::Perhaps
@@ -243,8 +243,8 @@ impl Earlier {
         is_second && connection.doubts(to, seen, now)
     }
 
-    /// A connection's next life is the second of a queue pair whose peer keeps its port: its begin
-    /// costs a retry.
+    /// A connection's next life is the second of a queue pair with a peer that keeps its port: its
+    /// begin costs a retry.
     pub(crate) fn will_doubt(&self, slot: usize) -> bool {
         self.past.iter().any(|past| past.slot == slot && !self.changes_port[past.from])
     }
@@ -254,7 +254,7 @@ impl Earlier {
         self.past.retain(|past| (past.slot, past.from) != (slot, 1 - to));
     }
 
-    /// What the queue pair of host `to` that is there now knows of its peer's port in that life.
+    /// Knowledge of the present queue pair of host `to` about its peer's port in that life.
     fn knows_past(&self, slot: usize, to: usize, is_request: bool, life: u32) -> Port {
         let of_side = |past: &&PastPort| (past.slot, past.from, past.is_request) == (slot, 1 - to, is_request);
         let newer = self.past.iter().filter(of_side).filter(|past| past.life > life);
@@ -316,8 +316,8 @@ impl World {
         self.network.bring(self.now + 1 + self.random.pick(&[0, 5_000, 50_000]), arrival);
     }
 
-    /// Whether the network may bring that frame to where another life is now; what is expected of
-    /// it is noted if so.
+    /// Whether the network may bring that frame to where another life is now; the expected effect
+    /// is noted if so.
     pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> Admission {
         let Some(qp) = self.endpoints[to].qp(roced_types::Qpn::from_wire(seen.dest_qpn)) else {
             return Admission::Taken;
@@ -327,8 +327,8 @@ impl World {
             return Admission::Taken;
         }
         let connection = &mut self.model.connections[at];
-        // What cannot be told by its port must be gone soon, and its receiver must know that there
-        // was a life before.
+        // A frame that cannot be told by its port must be gone soon, and its receiver must know
+        // that there was a life before.
         let kept = self.earlier.kept.iter().find(|kept| Some(kept.life) == life);
         let ended = kept.map(|kept| kept.ended);
         let is_fresh =
@@ -337,8 +337,8 @@ impl World {
             return Admission::Taken;
         }
         if seen.service == Service::Unreliable {
-            // Nothing but its PSN tells what the receiver of an unreliable connection takes: what
-            // is not far behind is late.
+            // The receiver of an unreliable connection judges by the PSN alone: a packet that is
+            // not far behind is late.
             let stream = &connection.ends[1 - to].stream;
             let is_late =
                 (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
@@ -438,7 +438,7 @@ impl Model {
         let stream = &mut self.connections[at].ends[to].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let syndrome = seen.aeth.filter(|_| seen.kind == Kind::Ack).map_or(0, |aeth| aeth.syndrome);
-        // A NAK of what comes next acknowledges all that was sent.
+        // A NAK of the next PSN acknowledges all that was sent.
         let end = stream.frontier + u64::from(syndrome == 0x60);
         if (stream.una_at_least..end).contains(&psn) && !stream.admits_in_flight(psn, syndrome) {
             return false;
@@ -454,7 +454,7 @@ impl Model {
 }
 
 impl Stream {
-    /// An answer of an earlier life for what is in flight may come.
+    /// An answer of an earlier life for packets in flight may come.
     fn admits_in_flight(&mut self, psn: u64, syndrome: u8) -> bool {
         let oldest = self.una_at_least;
         if self.disturbed_by_answer == Some(oldest) {
@@ -477,7 +477,7 @@ impl Stream {
     /// The PSN that the responder executes next is from the first of these to the second.
     fn expected(&mut self) -> (u64, u64) {
         let high = self.unexecuted().min(self.covered);
-        // Who makes a key invalid goes on without a packet.
+        // A responder that makes a key invalid goes on without a packet.
         let silent = self.find(high).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
         let acknowledged = self.last_ack.map_or(0, |psn| psn + 1).max(self.last_nak.unwrap_or(0));
         (self.written.max(acknowledged).max(self.una_at_least), high + u64::from(silent))

@@ -1,4 +1,4 @@
-//! What can go wrong on the way, as a table, and a seed's share of it.
+//! Network faults, as a table, and a seed's share of them.
 
 use crate::random::Random;
 
@@ -50,7 +50,7 @@ impl Fault {
     ];
 }
 
-/// What a seed's network does, in parts per million of frames; 0 is never.
+/// Faults of a seed's network, in parts per million of frames; 0 is never.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weather {
     pub(crate) loss: u32,
@@ -83,8 +83,8 @@ impl Weather {
                 _ => Self { multipath: random.pick(&[5_000, 1_000_000, 1_000_000]), ..calm },
             };
         }
-        // Few seeds have all: what two faults do together is seen best when a third does not hide
-        // it.
+        // Few seeds have all: the joint effect of two faults is seen best when a third does not
+        // hide it.
         let keep = random.pick(&[2, 3, 4, 6]);
         let mut rate = |rates: &[u32]| if random.one_in(6 / keep.min(5) + 1) { random.pick(rates) } else { 0 };
         Self {
@@ -115,7 +115,7 @@ impl Weather {
 /// A frame that is under way for longer, in nanoseconds, may be taken for a lost one.
 const SLOW: u64 = 1_000_000;
 
-/// What becomes of one frame.
+/// Fate of one frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fate {
     /// Bit of each fault that hit it, by [`Fault`].

@@ -1,6 +1,6 @@
-//! A small parser of its own, so that no checker believes what the engine's parser says. It takes
-//! what the engine sends apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH
-//! and what the opcode demands.
+//! A small parser of its own, so that no checker relies on the engine's parser. It takes the
+//! engine's frames apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and the
+//! headers of the opcode.
 
 use crate::service::Service;
 
@@ -51,7 +51,7 @@ pub(crate) struct AtomicEth {
     pub(crate) compare: u64,
 }
 
-/// What a frame says.
+/// Header fields of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'f> {
     pub(crate) service: Service,
@@ -65,11 +65,11 @@ pub(crate) struct Seen<'f> {
     pub(crate) psn: u32,
     pub(crate) deth: Option<Deth>,
     pub(crate) reth: Option<Reth>,
-    /// What a FLUSH asks for.
+    /// Type and selectivity of a FLUSH.
     pub(crate) feth: Option<u32>,
     pub(crate) aeth: Option<Aeth>,
     pub(crate) atomic: Option<AtomicEth>,
-    /// What an atomic operation found.
+    /// The original value of an atomic operation.
     pub(crate) original: Option<u64>,
     pub(crate) imm: Option<[u8; 4]>,
     /// A key that is to open nothing any more.
@@ -89,8 +89,8 @@ pub(crate) fn bth_at(frame: &[u8]) -> usize {
     14 + if frame[12] == 0x08 { 20 } else { 40 } + 8
 }
 
-/// What a receiver of this frame finds in front of a datagram: an IPv6 header, or an IPv4 header
-/// behind zeros (annex A17).
+/// The bytes in front of a datagram for the receiver of this frame: an IPv6 header, or an IPv4
+/// header behind zeros (annex A17).
 pub(crate) fn grh(frame: &[u8]) -> [u8; 40] {
     let ip = &frame[14..bth_at(frame) - 8];
     let mut grh = [0; 40];

@@ -1,5 +1,5 @@
-//! What a host is made of besides its model: addresses, memory regions, queue pairs as a client
-//! takes them to RTS.
+//! Parts of a host besides its model: addresses, memory regions, queue pairs as a client takes them
+//! to RTS.
 
 use roced_transport::{
     ah::AhEntry,
@@ -98,7 +98,7 @@ pub(crate) const BEARING: RecoveryConfig = RecoveryConfig {
     out_of_order_packets: 1_024,
 };
 
-/// How a host makes good what is lost: one in three as go-back-N does; the others with room for few
+/// How a host recovers lost packets: one in three as go-back-N does; the others with room for few
 /// packets or many.
 pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
     RecoveryConfig {
@@ -185,7 +185,7 @@ pub(crate) fn insert(endpoint: &mut Endpoint, own: Qpn, settings: &Settings, srq
     endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("a number that is free");
 }
 
-/// What the attributes of a host's queue pair are.
+/// The attributes of a host's queue pair.
 fn attributes(host: usize, peer: u32, settings: &Settings, psns: [u32; 2]) -> QpAttributes {
     QpAttributes {
         access: access::ALL,
@@ -233,7 +233,7 @@ pub(crate) fn connect(
     .expect("one address family");
     let attributes = attributes(host, peer.get(), settings, psns);
     use attribute::*;
-    // IBTA v1 table 91: what only answers need is no attribute of a service without them.
+    // IBTA v1 table 91: attributes for answers only are not attributes of a service without them.
     let to_receive = if settings.service.is_reliable() { MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER } else { 0 };
     if settings.service == Service::Datagram {
         let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };

@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl World {
-    /// What queue pairs want of keys is done as a control side does it: some time later, for all.
+    /// Key changes that queue pairs want are made as a control side makes them: some time later,
+    /// for all.
     pub(crate) fn change_keys(&mut self) {
         for at in 0..2 {
             while let Some(change) = self.endpoints[at].poll_key_change() {
@@ -36,8 +37,8 @@ impl World {
         }
     }
 
-    /// A queue pair's life is over: what it wanted of keys is not done any more. If it went through
-    /// RESET it hears late that it was.
+    /// A queue pair's life is over: the key changes that it wanted are not made any more. If it
+    /// went through RESET it hears late that it was.
     pub(crate) fn forget_changes(&mut self, at: usize, qpn: Qpn, was_reset: bool) {
         let is_of = |(_, host, change, _): &(u64, usize, KeyChange, bool)| *host == at && change.qpn == qpn;
         self.changing.retain(|change| was_reset || !is_of(change));
@@ -49,7 +50,7 @@ impl World {
             KeyRequest::InvalidateRemotely(MrKey(key)) => key,
             KeyRequest::InvalidateLocally(MrKey(key)) => return self.invalidate_own_key(at, change, key),
             KeyRequest::Bind { .. } => {
-                let text = format!("host {at} wants {change:?}, which nobody asked for");
+                let text = format!("host {at} wants {change:?}, which no application asked for");
                 return self.model.note(Err(Violation { checker: "frame", text }));
             }
         };
@@ -61,7 +62,7 @@ impl World {
             self.model.connections[connection].ends[1 - at].stream.on_invalidated(key);
         }
         if let (None, Some(connection)) = (done, connection) {
-            // The key was taken back meanwhile: what names it is refused.
+            // The key was taken back meanwhile: requests that name it are refused.
             let [first, second] = &mut self.model.connections[connection].ends;
             let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
             own.on_refusable(&peer.stream);
@@ -110,7 +111,7 @@ impl World {
                 message.may_fail = true;
             }
         }
-        // What of them arrived before is refused now, or will be.
+        // Those that arrived before are refused now, or will be.
         let arrived = |first: u64, end: u64| {
             first < stream.covered || stream.beyond.iter().any(|(from, to)| *from < end && first < *to)
         };

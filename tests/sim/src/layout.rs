@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A slot has a key of its own over its part of the sink that is taken back now and then; each such
-//! key opens a region of another number, so that whoever uses an old one is seen.
+//! key opens a region of another number, so that the use of an old one is seen.
 
 use roced_types::{MemoryObjectId, Pdn};
 

@@ -6,11 +6,12 @@
 //!                                          └───────────── checkers (check/, message by message) ───┘
 //! ```
 //!
-//! A seed decides everything: connections and their settings, what applications ask for, what the
-//! network does to each frame. Time is virtual; nothing else is simulated: the engine is the one
-//! that ships. The model of an application knows for each work request which packets it must
+//! A seed decides everything: connections and their settings, the requests of applications, the
+//! fate of each frame in the network. Time is virtual; nothing else is simulated: the engine is the
+//! one that ships. The model of an application knows for each work request which packets it must
 //! become, which bytes must reach which place in which order, and how it must end; the checkers
-//! compare that with what leaves the endpoints, what reaches them, and what they say.
+//! compare that with the frames that leave the endpoints, those that reach them, and their
+//! completions and events.
 
 mod application;
 mod arriving;
@@ -45,7 +46,7 @@ mod world;
 
 pub use self::{table::Table, violation::Violation};
 
-/// What one seed came to.
+/// Result of one seed.
 #[derive(Debug)]
 pub struct Outcome {
     /// Frames that left either host.
@@ -69,7 +70,7 @@ pub fn run(seed: u64, trace: bool) -> Outcome {
 /// Names of the makes of peers.
 pub const MAKES: [&str; 8] = plain::Make::NAMES;
 
-/// What the engine and a peer of a make came to.
+/// Result of the engine and a peer of a make.
 #[derive(Debug)]
 pub struct MakeOutcome {
     /// Frames that left either host.

@@ -49,7 +49,7 @@ impl World {
                 continue;
             }
             let under_way = connection.ends.iter().flat_map(|end| end.stream.outstanding().map(|message| message.rows));
-            // Where nothing is answered, what is under way are frames.
+            // Where nothing is answered, only frames can be under way.
             let flying = self.network.flying().filter_map(frame::parse).filter_map(|seen| {
                 let mut ends = connection.ends.iter().zip([1, 0]);
                 let from = match (seen.service, seen.deth) {
@@ -166,7 +166,8 @@ impl World {
         settings
     }
 
-    /// The network does nothing but spread frames over paths whose difference both hosts bear.
+    /// The network does nothing but spread frames over paths with a difference that both hosts
+    /// bear.
     fn bears_paths(&self) -> bool {
         let bears = |recovery: &RecoveryConfig| {
             let longest = 2 * self.network.longest_way() + REACTION;

@@ -44,7 +44,7 @@ struct Arguments {
     violations: usize,
 }
 
-/// What all threads bring together.
+/// Results of all threads.
 #[derive(Default)]
 struct Sum {
     table: Table,

@@ -1,11 +1,11 @@
-//! One send work request, as the model knows it: what its packets are, where its bytes belong, how
-//! it must end.
+//! One send work request, as the model knows it: its packets, the places of its bytes, its required
+//! end.
 
 use roced_transport::work::DatagramTo;
 
 use crate::pattern::Pieces;
 
-/// What a message does.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -51,7 +51,7 @@ pub(crate) enum Outcome {
     LocalOperation,
 }
 
-/// What a READ must bring.
+/// Data that a READ must bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// The message's bytes in the sea.
@@ -84,7 +84,7 @@ pub(crate) struct Message {
     pub(crate) length: u32,
     /// Of a READ.
     pub(crate) expected: Expected,
-    /// Where a READ puts them, or an atomic operation what it found, in our sink.
+    /// Where a READ puts them, or an atomic operation its original value, in our sink.
     pub(crate) into: Pieces,
     /// Where a WRITE puts them, in the peer's sink.
     pub(crate) remote: u32,
@@ -100,7 +100,7 @@ pub(crate) struct Message {
     pub(crate) reused: Option<bool>,
     /// The last message of the peer that its application had when this was posted.
     pub(crate) tells: Option<u64>,
-    /// Operands of an atomic operation, and what it found when it was executed.
+    /// Operands of an atomic operation, and the original value when it was executed.
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
     pub(crate) found: Option<u64>,
@@ -129,7 +129,7 @@ impl Message {
         self.first + u64::from(self.packets)
     }
 
-    /// What an atomic operation that was executed left in its word.
+    /// The word after an executed atomic operation.
     pub(crate) fn left(&self) -> Option<u64> {
         let found = self.found?;
         Some(match self.kind {

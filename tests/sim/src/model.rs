@@ -1,4 +1,4 @@
-//! What the applications of both hosts are: their memory, and everything that is known of their
+//! Model of the applications of both hosts: their memory, and everything that is known of their
 //! connections. The engine reaches it through [`AppView`]; each thing that it does there is checked
 //! at once.
 
@@ -47,14 +47,14 @@ pub(crate) struct HostModel {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: u64,
-    /// Calls of either engine: what words that count up have come to.
+    /// Calls of either engine: the present value of words that count up.
     pub(crate) calls: u64,
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
-    /// The connection whose queue pair an endpoint is working on.
+    /// The connection of the queue pair that an endpoint is working on.
     pub(crate) served: Option<usize>,
-    /// A frame that nobody answers and that an endpoint is being given.
+    /// A frame without an answer that an endpoint is being given.
     pub(crate) arriving: Option<Arriving>,
     /// Sends that were completed in the call in which their last frame left: they are looked at
     /// when the frame was.
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// The connection whose queue pair of `host` has this number.
+    /// The connection with the queue pair of this number at `host`.
     pub(crate) fn connection_of(&self, host: usize, qpn: u32) -> Option<usize> {
         self.hosts[host].by_index.get(Qpn::from_wire(qpn).index() as usize).copied().flatten()
     }
@@ -110,7 +110,7 @@ impl Model {
         );
         let slots = self.connections.len();
         let slot = (offset / SLOT_BYTES) as usize;
-        // Buffers of the shared queue are whoever's has taken them.
+        // Buffers of the shared queue belong to the slot that has taken them.
         let slot = if slot >= slots { self.served.unwrap_or(slots) } else { slot };
         demand!(slot < self.connections.len(), "memory", "{} bytes outside of all memory at {offset}", bytes.len());
         let connection = &mut self.connections[slot];
@@ -176,7 +176,7 @@ impl Model {
         Ok(())
     }
 
-    /// Gives what was there before.
+    /// Returns the value before.
     fn on_atomic(&mut self, host: usize, span: MemSpan<'_>, operation: AtomicOperation) -> (u64, Checked) {
         let checked = self.check_region(host, span);
         let offset = span.offset() as u32;
@@ -239,7 +239,7 @@ impl App for AppView<'_> {
         Ok(())
     }
 
-    /// Nobody here is beside anybody.
+    /// No queue pair here has its peer on the same endpoint.
     fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Source)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Arrival {
     pub(crate) life: Option<u32>,
     /// Rows of the table.
     pub(crate) rows: u64,
-    /// It was the so many-th that left either host; a copy counts as what it is a copy of.
+    /// It was the so many-th that left either host; a copy counts as its original.
     pub(crate) sequence: u64,
 }
 
@@ -47,7 +47,7 @@ struct Direction {
 /// A frame with no more than headers and eight bytes is smaller.
 const SMALL_BYTES: usize = 128;
 
-/// A path whose round trip is longer than a probe waits before anything was measured.
+/// A path with a round trip longer than a probe waits before anything was measured.
 const FAR: u64 = 700_000;
 
 /// A detour that a reorder delay of 100 us bears.
@@ -60,10 +60,10 @@ pub(crate) struct Network {
     random: Random,
     delay: u64,
     jitter: u64,
-    /// What a link's rate makes of it: frames follow each other no closer than so many nanoseconds
-    /// for each KiB. Without a rate what left in one turn arrives in one turn.
+    /// Effect of a link's rate: frames follow each other no closer than so many nanoseconds for
+    /// each KiB. Without a rate frames that left in one turn arrive in one turn.
     spacing: u64,
-    /// Frames arrive at multiples of this: what arrives at once is one turn of the receiver.
+    /// Frames arrive at multiples of this: frames that arrive at once are one turn of the receiver.
     grid: u64,
     /// The most that a path takes longer than another of its direction.
     detour: u64,
@@ -93,7 +93,7 @@ impl Network {
     pub(crate) fn new(weather: Weather, mut random: Random) -> Self {
         let detour = random.pick(&[2_000, 20_000, DETOUR, 400_000]);
         let directions = [(); 2].map(|()| Direction::draw(&mut random, weather, detour));
-        // A look ahead, which leaves what all other draws give.
+        // A look ahead, which leaves the results of all other draws.
         let is_far = random.clone().one_in(16);
         let delay = random.pick(&[1_000, 5_000, 20_000, 100_000]);
         Self {
@@ -171,7 +171,7 @@ impl Network {
         self.flying[place].take()
     }
 
-    /// A frame leaves from host `from`; says what becomes of it.
+    /// A frame leaves from host `from`; reports its fate.
     pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>, to: (Option<u32>, u64)) -> Fate {
         let (life, rows) = to;
         let mut fate = self.decide(now, from);
@@ -227,7 +227,7 @@ impl Network {
         }
     }
 
-    /// A frame of before comes at `at`, whatever the weather.
+    /// A frame of before comes at `at`, regardless of the weather.
     pub(crate) fn bring(&mut self, at: u64, arrival: Arrival) {
         self.put(at, arrival);
     }

@@ -3,8 +3,8 @@
 //!
 //! Each slot of a host has source memory of its own with a key of its own. Messages from it ask the
 //! peer's application for an answer, a SEND the other way. When that is here the bytes are
-//! overwritten, or the region is deregistered and another is registered. What lies there is a
-//! stretch of the sea that moves with each version.
+//! overwritten, or the region is deregistered and another is registered. The content is a stretch
+//! of the sea that moves with each version.
 
 use roced_transport::{
     endpoint::Endpoint,
@@ -35,7 +35,7 @@ impl Reuse {
         host * SOURCE_BYTES + self.version as usize * 40_961 % room
     }
 
-    /// What lies there now.
+    /// The present content.
     pub(crate) fn bytes(&self, host: usize, offset: usize, length: usize) -> &'static [u8] {
         &sea()[self.sea_at(host) + offset..][..length]
     }
@@ -56,11 +56,11 @@ impl Reuse {
     }
 }
 
-/// What one end knows of the messages whose memory it will use again.
+/// Knowledge of one end about the messages with memory that it will use again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
-    /// The last message of the peer that has arrived here, as far as completed receives tell; what
-    /// is sent from now on says so.
+    /// The last message of the peer that has arrived here, as far as completed receives tell;
+    /// messages sent from now on say so.
     pub(crate) heard: Option<u64>,
     /// The last message of its own that the peer has said to have.
     pub(crate) told: Option<u64>,
@@ -71,8 +71,8 @@ pub(crate) struct Told {
 }
 
 impl World {
-    /// Applications of a host have got what arrived: memory that is free by that is used again at
-    /// once.
+    /// Applications of a host have taken the messages that arrived: memory that is free by that is
+    /// used again at once.
     pub(crate) fn reuse_memory(&mut self, at: usize, host: usize) {
         let end = &mut self.model.connections[at].ends[host];
         let Some(until) = end.told.until else { return };
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Somebody waits to be told that a message is here.
+    /// The peer's application waits for the answer that a message is here.
     pub(crate) fn answer(&mut self, at: usize, host: usize) {
         let end = &mut self.model.connections[at].ends[host];
         let can = end.ready && !end.gone && !end.failed && self.model.connections[at].phase == Phase::Open;

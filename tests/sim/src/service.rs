@@ -1,4 +1,4 @@
-//! What a connection promises.
+//! Promises of a connection.
 
 use roced_transport::qp::ServiceType;
 
@@ -9,7 +9,7 @@ pub(crate) enum Service {
     Reliable,
     /// A message arrives whole or not at all.
     Unreliable,
-    /// Messages of one packet to anybody.
+    /// Messages of one packet to any queue pair.
     Datagram,
 }
 

@@ -26,7 +26,7 @@ const SHARED_ID: u64 = 1 << 41;
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Receives that nobody has taken, oldest first.
+    /// Receives that no queue pair has taken, oldest first.
     list: VecDeque<Receive>,
     posted: u64,
     /// Buffers that wait for nothing.
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) for_datagrams: bool,
     /// There is to be an event with fewer receives than this; 0 when it is not armed.
     limit: u32,
-    /// It fell below its limit, and nobody said so.
+    /// It fell below its limit, and no event said so.
     due: bool,
 }
 
@@ -68,7 +68,7 @@ impl Shared {
         (self.post_at, self.limit, self.due) = (0, 0, false);
     }
 
-    /// What it is made of at that host.
+    /// Its creation attributes at that host.
     pub(crate) fn config(&self, host: usize) -> SrqConfig {
         let endpoint = EndpointId::new(host + 1).expect("a small number");
         let sizes = QpSizes { send_wrs: 1, recv_wrs: 32, send_sges: 1, recv_sges: self.sges, inline_bytes: 0 };
@@ -94,7 +94,12 @@ impl Shared {
 
     /// All events were taken.
     pub(crate) fn check_told(&self) -> Checked {
-        demand!(!self.due, "limit", "{} receives are left, fewer than the limit, and nobody says so", self.list.len());
+        demand!(
+            !self.due,
+            "limit",
+            "{} receives are left, fewer than the limit, and no event says so",
+            self.list.len()
+        );
         Ok(())
     }
 }
@@ -198,7 +203,7 @@ impl World {
         }
     }
 
-    /// What a host's endpoint says of its shared queue.
+    /// Limit events of a host's endpoint for its shared queue.
     pub(crate) fn take_limit_events(&mut self, host: usize) {
         let mut checked = Ok(());
         while let Some(srqn) = self.endpoints[host].poll_srq_limit() {

@@ -50,12 +50,12 @@ pub(crate) struct Stream {
     /// that was posted.
     pub(crate) end: u64,
 
-    // What the requester did.
+    // State of the requester.
     /// The PSN behind the highest that was sent.
     pub(crate) frontier: u64,
     /// The oldest that no answer has acknowledged to it, if it keeps answers that come before their
-    /// turn; and if it keeps none. What it believes lies between the two: where they differ it has
-    /// the benefit of the doubt.
+    /// turn; and if it keeps none. Its own value lies between the two: where they differ it has the
+    /// benefit of the doubt.
     pub(crate) una: u64,
     pub(crate) una_at_least: u64,
     /// The oldest of all was sent again as a question.
@@ -89,7 +89,7 @@ pub(crate) struct Stream {
     pub(crate) timer_from: u64,
     pub(crate) timeouts: u64,
     /// The ACK timer ran out since the last progress; or the peer made a key invalid, and answered
-    /// nobody meanwhile.
+    /// no request meanwhile.
     pub(crate) timed_out: bool,
     pub(crate) peer_was_slow: bool,
     /// Its send queue is drained: nothing begins.
@@ -98,17 +98,18 @@ pub(crate) struct Stream {
     pub(crate) sent_again_until: u64,
     /// When something last went forward.
     pub(crate) alive_at: u64,
-    /// The next message whose completion is due.
+    /// The next message with a completion due.
     pub(crate) complete: u64,
     /// The READ that is placed next.
     pub(crate) placed: Place,
     pub(crate) read_order: ReadOrder,
     pub(crate) owed: Owed,
 
-    // What the responder did.
+    // State of the responder.
     /// All before this arrived; ranges beyond it that did.
     pub(crate) covered: u64,
-    /// What came while a key was being made invalid lies before this, and may have been dropped.
+    /// Packets that came while a key was being made invalid lie before this, and may have been
+    /// dropped.
     pub(crate) meanwhile: u64,
     pub(crate) beyond: Vec<(u64, u64)>,
     /// The message that is executed next, as far as memory shows, and the PSN behind the last
@@ -128,7 +129,7 @@ pub(crate) struct Stream {
     pub(crate) takers_posted: u64,
     /// The PSN up to which the responder may have refused something: it may have failed.
     pub(crate) refusal_arrived: bool,
-    /// What the receiver of an unreliable connection is in the middle of.
+    /// The message that the receiver of an unreliable connection is in the middle of.
     pub(crate) inbox: Inbox,
     /// The PSN behind the last READ or atomic operation that was posted.
     answered_until: u64,
@@ -142,20 +143,20 @@ pub(crate) struct Stream {
     /// reason for a NAK of the PSN that was expected then: one from the first of these to the
     /// second.
     pub(crate) provoked: Vec<(u64, u64)>,
-    /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
+    /// The oldest unacknowledged PSN when an answer of an earlier life came for packets in flight.
     pub(crate) disturbed_by_answer: Option<u64>,
 
-    // What is sent again where the network lets everything through.
+    // Retransmissions where the network lets everything through.
     /// It may have done something to a frame of either direction, or the peer is slow or not there.
     pub(crate) is_disturbed: bool,
     /// The peer has failed, may have, or is not there.
     pub(crate) is_unheard: bool,
-    /// Packets that may be sent again for what the responder said, and those that were for no such
-    /// reason.
+    /// Packets that may be sent again because of the responder's answer, and those that were for no
+    /// such reason.
     pub(crate) asked_again: u64,
     pub(crate) unasked: u64,
-    /// Where frames take several paths whose difference the receiver bears: from this PSN on none
-    /// is sent again.
+    /// Where frames take several paths with a difference that the receiver bears: from this PSN on
+    /// none is sent again.
     pub(crate) borne_from: Option<u64>,
     /// An answer that was dropped counts as lost: it came before any of this life was taken, or was
     /// another than its repetition.
@@ -276,7 +277,7 @@ impl Stream {
         }
     }
 
-    /// It cannot succeed. Where nothing is answered only what goes wrong before it leaves is known.
+    /// It cannot succeed. Where nothing is answered only failures before it leaves are known.
     pub(crate) fn must_fail(&self, message: &Message) -> bool {
         match message.outcome {
             Outcome::Success => false,
@@ -285,7 +286,7 @@ impl Stream {
         }
     }
 
-    /// The PSN of the wire nearest to what is being sent.
+    /// The PSN of the wire nearest to the present one.
     pub(crate) fn unwrap_psn(&self, psn: u32) -> u64 {
         let distance = ((psn.wrapping_sub(self.frontier as u32) << 8) as i32) >> 8;
         self.frontier.wrapping_add_signed(distance.into())
@@ -324,12 +325,13 @@ impl Stream {
         self.messages.range(from..)
     }
 
-    /// Messages whose completion is not decided yet.
+    /// Messages without a decided completion.
     pub(crate) fn incomplete(&self) -> impl Iterator<Item = &Message> {
         self.messages.range((self.complete - self.base) as usize..)
     }
 
-    /// Nothing that was posted waits for anything: what is not complete is silent and acknowledged.
+    /// Nothing that was posted waits for anything: messages that are not complete are silent and
+    /// acknowledged.
     pub(crate) fn is_drained(&self) -> bool {
         self.incomplete().all(|message| !message.signaled && message.end() <= self.una && !self.must_fail(message))
     }
@@ -343,8 +345,8 @@ impl Stream {
         self.requests.push_back(WireRequest { end });
     }
 
-    /// Requests that end at or before this PSN: the MSN of who has executed all before it. `None`
-    /// when that is forgotten.
+    /// Requests that end at or before this PSN: the MSN of a responder that has executed all before
+    /// it. `None` when that is forgotten.
     pub(crate) fn msn_at(&self, psn: u64) -> Option<u32> {
         let count = self.requests.partition_point(|request| request.end <= psn);
         if count == 0 && self.requests_base > 0 {
@@ -358,14 +360,15 @@ impl Stream {
         self.requests.get(self.requests.partition_point(|request| request.end <= psn)).map(|request| request.end)
     }
 
-    /// Of what was sent until now some may be sent again, for another reason than the paths'
+    /// Some packets sent until now may be sent again, for another reason than the paths'
     /// difference.
     pub(crate) fn excuse(&mut self, psns: u64) {
         let end = self.frontier + psns;
         self.borne_from = self.borne_from.map(|from| from.max(end));
     }
 
-    /// Steps over what memory does not show (READs, messages of no bytes) and over what is done.
+    /// Steps over messages that memory does not show (READs, messages of no bytes) and over done
+    /// ones.
     pub(crate) fn skip_executed(&mut self) {
         while let Some(message) = self.message(self.executed.id) {
             let silent = message.kind == Kind::Read || message.length == 0;

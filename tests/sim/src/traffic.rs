@@ -1,5 +1,5 @@
-//! Frames: what leaves a host is checked and given to the network, what arrives is given to an
-//! endpoint.
+//! Frames: one that leaves a host is checked and given to the network, one that arrives is given to
+//! an endpoint.
 
 use roced_transport::{
     clock::Nanos,
@@ -26,12 +26,12 @@ use crate::{
 /// Frames of a host that leave in one call, and how late it looks again when its NIC had no room.
 const BURST: usize = 32;
 
-/// What a frame belongs to.
+/// Connection and message of a frame.
 struct Known {
     /// Rows of the table.
     rows: u64,
     connection: usize,
-    /// Whose request it is, or is an answer to.
+    /// The host that sent the request, or the request that it answers.
     requester: usize,
     /// Its last.
     psn: u64,
@@ -39,7 +39,7 @@ struct Known {
     brings: bool,
 }
 
-/// What comes from the port of a past life is refused, whatever it is.
+/// Any frame from the port of a past life is refused.
 fn check_refused(seen: &frame::Seen<'_>, disposition: Disposition) -> Checked {
     let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
     demand!(is_refused, "earlier-life", "{} from the port of a past life is {disposition:?}", describe(seen));
@@ -133,7 +133,7 @@ impl World {
                 let psn = stream.unwrap_psn(seen.psn);
                 stream.on_answer_hit(psn, None);
             }
-            // A READ executed again brings what there is then.
+            // A READ executed again brings the data of that time.
             (false, DropReason::OutOfOrderConflict) => ends[to].stream.may_imply = true,
             _ => {}
         }
@@ -155,13 +155,13 @@ impl World {
             return;
         };
         if seen.is_request() {
-            // Nobody answers, as if it had been lost.
+            // No answer comes, as if it had been lost.
             let stream = &mut connection.ends[1 - to].stream;
             stream.on_disturbed(stream.unwrap_psn(seen.psn));
         }
     }
 
-    /// A whole frame reaches a queue pair that listens: what is known of it from now on.
+    /// A whole frame reaches a queue pair that listens: updates the knowledge of it.
     fn believe(&mut self, to: usize, seen: &frame::Seen<'_>, sequence: u64) {
         let Some(at) = self.model.connection_of(to, seen.dest_qpn) else { return };
         let ends = &mut self.model.connections[at].ends;
@@ -290,7 +290,8 @@ impl World {
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
-        // Who has failed or gone away does not answer, nor who waits for a change of keys.
+        // An end that has failed or gone away does not answer, nor one that waits for a change of
+        // keys.
         let changes = |end: &End| self.changing.iter().any(|(_, _, change, _)| change.qpn.get() == end.qpn);
         if seen.is_request() {
             let is_slow = changes(&connection.ends[1 - from]);

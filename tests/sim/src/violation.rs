@@ -1,15 +1,15 @@
-//! What a checker says when a rule was broken.
+//! Report of a checker about a broken rule.
 
 /// A broken rule.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The checker's name: see docs/simulator.md.
     pub checker: &'static str,
-    /// What happened, with the numbers.
+    /// The event, with its numbers.
     pub text: String,
 }
 
-/// What a check gives.
+/// Result of a check.
 pub(crate) type Checked = Result<(), Violation>;
 
 /// Fails the check of that name unless the condition holds.

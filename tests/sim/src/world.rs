@@ -194,8 +194,8 @@ impl World {
         self.now = next.max(self.now + 1);
     }
 
-    /// What an endpoint holds is taken or dropped before long, whatever becomes of those that sent
-    /// it.
+    /// Packets that an endpoint holds are taken or dropped before long, regardless of the fate of
+    /// their senders.
     fn check_held(&mut self, at: usize) {
         let tally = &self.model.hosts[at].tally;
         let given = &mut self.given[at];
@@ -238,7 +238,7 @@ impl World {
         timers.chain(waits).chain(drained).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
     }
 
-    /// What is not at its end, for a person.
+    /// Unfinished work, as text for a person.
     pub(crate) fn waiting(&self) -> String {
         let ends = self.model.connections.iter().flat_map(|connection| {
             connection.ends.iter().enumerate().map(move |(at, end)| {

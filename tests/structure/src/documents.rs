@@ -1,12 +1,10 @@
 //! Files and links that documents name.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
+
+use crate::files::files_below;
 
 /// Extensions of files that a document may name in backticks.
 const EXTENSIONS: [&str; 4] = [".rs", ".bpf.c", ".toml", ".md"];
@@ -20,7 +18,7 @@ const ELSEWHERE: [&str; 3] = ["/etc/", "drivers/", "congestion/dcqcn.rs"];
 ///
 /// A file cannot be read.
 pub(crate) fn missing_files(workspace: &Path) -> Result<Vec<String>> {
-    let files = files_of(workspace)?;
+    let files = files_below(workspace)?;
     let mut missing = Vec::new();
     for document in files.iter().filter(|file| file.extension().is_some_and(|it| it == "md")) {
         let text = fs::read_to_string(workspace.join(document)).with_context(|| document.display().to_string())?;
@@ -34,21 +32,6 @@ pub(crate) fn missing_files(workspace: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(missing)
-}
-
-/// Files of the workspace, relative to it, without build output and hidden folders.
-fn files_of(workspace: &Path) -> Result<BTreeSet<PathBuf>> {
-    let is_hidden = |name: &str| name == "target" || name == ".git";
-    let walk = walkdir::WalkDir::new(workspace);
-    let entries = walk.into_iter().filter_entry(|entry| !entry.file_name().to_str().is_some_and(is_hidden));
-    let mut files = BTreeSet::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type().is_file() {
-            files.insert(entry.path().strip_prefix(workspace)?.to_owned());
-        }
-    }
-    Ok(files)
 }
 
 /// File names and paths in backticks.

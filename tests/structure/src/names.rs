@@ -1,4 +1,4 @@
-//! Names: types that share one, functions whose names the prose rules forbid.
+//! Names: types that share one, functions with names that the prose rules forbid.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -8,6 +8,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Item;
 
 use crate::{
+    files::files_below,
     prose::{CLAUSE, PEOPLE},
     source::Crate,
 };
@@ -55,16 +56,9 @@ pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
 /// A file cannot be read.
 pub(crate) fn functions_with_banned_words(workspace: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    let is_source = |name: &str| name != "target" && name != ".git";
-    let walk = walkdir::WalkDir::new(workspace).sort_by_file_name();
-    for entry in walk.into_iter().filter_entry(|entry| entry.file_name().to_str().is_some_and(is_source)) {
-        let entry = entry?;
-        if entry.path().extension().is_none_or(|extension| extension != "rs") {
-            continue;
-        }
-        let text = fs::read_to_string(entry.path())?;
-        let place = entry.path().strip_prefix(workspace)?.display().to_string();
-        found.extend(banned_functions(&text).map(|name| format!("{place}: the name of fn {name}")));
+    for file in files_below(workspace)?.iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let text = fs::read_to_string(workspace.join(file))?;
+        found.extend(banned_functions(&text).map(|name| format!("{}: the name of fn {name}", file.display())));
     }
     Ok(found)
 }

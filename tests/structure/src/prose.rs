@@ -1,20 +1,27 @@
 //! Figures of the prose in comments and documents: words that STYLE bans, and comment lines that
 //! are too long.
 
-use std::{fmt, fs, path::Path};
+use std::{ffi::OsStr, fmt, fs, path::Path};
 
 use anyhow::Result;
 
-/// Longest comment line, in columns.
+use crate::files::files_below;
+
+/// Longest comment line of Rust and C, in columns.
 const WIDTH: usize = 100;
 
+/// Longest comment line of scripts and settings, in columns: comments stand beside commands, which
+/// are as long.
+const SCRIPT_WIDTH: usize = 140;
+
 /// Pronouns for persons: packets and queue pairs are none.
-pub(crate) const PEOPLE: [&str; 8] = ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody"];
+pub(crate) const PEOPLE: [&str; 11] =
+    ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody", "someone", "anyone", "everyone"];
 
 /// Words that begin a clause in place of a noun.
 pub(crate) const CLAUSE: [&str; 2] = ["what", "whatever"];
 
-/// What is counted in a text.
+/// Counts of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prose {
     pub(crate) words: usize,
@@ -27,12 +34,38 @@ pub(crate) struct Prose {
 impl Prose {
     /// Counts the comments of Rust source, `//`, `///` and `//!`.
     pub(crate) fn of_rust(text: &str) -> Self {
+        Self::of_comments(text, WIDTH, |line| {
+            line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!']))
+        })
+    }
+
+    /// Counts the comments of C source that have lines of their own, `/* */` and `//`.
+    pub(crate) fn of_c(text: &str) -> Self {
+        let mut is_within = false;
+        Self::of_comments(text, WIDTH, |line| {
+            let is_block = is_within || line.starts_with("/*");
+            is_within = is_block && !line.contains("*/");
+            if is_block { Some(line.trim_matches(['/', '*'])) } else { line.strip_prefix("//") }
+        })
+    }
+
+    /// Counts the comments of a script or of settings, `#`.
+    pub(crate) fn of_hash_comments(text: &str) -> Self {
+        Self::of_comments(text, SCRIPT_WIDTH, |line| {
+            line.strip_prefix('#')
+                .filter(|comment| !comment.starts_with('!'))
+                .map(|comment| comment.trim_start_matches('#'))
+        })
+    }
+
+    /// Counts the comments that `comment_of` finds in lines without their indentation.
+    fn of_comments(text: &str, width: usize, mut comment_of: impl FnMut(&str) -> Option<&str>) -> Self {
         let mut prose = Self::default();
         for line in text.lines() {
-            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let Some(comment) = comment_of(line.trim_start()) else { continue };
             prose.comment_lines += 1;
-            prose.long_lines += usize::from(line.chars().count() > WIDTH);
-            prose.add_words(comment.trim_start_matches(['/', '!']));
+            prose.long_lines += usize::from(line.chars().count() > width);
+            prose.add_words(comment);
         }
         prose
     }
@@ -79,7 +112,7 @@ impl Prose {
         self.per_thousand(self.clauses)
     }
 
-    /// Comment lines over [`WIDTH`] columns; 0 for documents.
+    /// Comment lines over [`WIDTH`] or [`SCRIPT_WIDTH`] columns; 0 for documents.
     pub(crate) fn long_percent(self) -> f64 {
         100.0 * self.long_lines as f64 / self.comment_lines.max(1) as f64
     }
@@ -95,28 +128,49 @@ impl fmt::Display for Prose {
         write!(f, "{:7} words, {people:4.1} people words and {clauses:4.1} free relatives per 1,000", self.words)?;
         if self.comment_lines > 0 {
             let long = self.long_percent();
-            write!(f, ", {long:4.1} % of {} comment lines over {WIDTH} columns", self.comment_lines)?;
+            write!(f, ", {long:4.1} % of {} comment lines too long", self.comment_lines)?;
         }
         Ok(())
     }
 }
 
-/// Prose of every file below `folder` with this extension.
+/// Comments of all source files, scripts and settings below `folder`.
 ///
 /// # Errors
 ///
 /// A file cannot be read.
-pub(crate) fn of_folder(folder: &Path, extension: &str) -> Result<Prose> {
-    let mut prose = Prose::default();
-    for entry in walkdir::WalkDir::new(folder).into_iter().filter_entry(|entry| entry.file_name() != "target") {
-        let entry = entry?;
-        if entry.path().extension().is_none_or(|it| it != extension) {
-            continue;
+pub(crate) fn of_sources(folder: &Path) -> Result<Prose> {
+    of_files(folder, |file, text| match extension_of(file) {
+        "rs" => Some(Prose::of_rust(text)),
+        "c" | "h" => Some(Prose::of_c(text)),
+        "toml" | "py" | "yml" | "sh" | "service" | "conf" => Some(Prose::of_hash_comments(text)),
+        _ if text.starts_with("#!") => Some(Prose::of_hash_comments(text)),
+        _ => None,
+    })
+}
+
+/// Prose of all documents below `folder`.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub(crate) fn of_documents(folder: &Path) -> Result<Prose> {
+    of_files(folder, |file, text| (extension_of(file) == "md").then(|| Prose::of_markdown(text)))
+}
+
+/// Sum of the prose that `count` finds in the files below `folder`, but for those that are no text.
+fn of_files(folder: &Path, count: impl Fn(&Path, &str) -> Option<Prose>) -> Result<Prose> {
+    let mut sum = Prose::default();
+    for file in files_below(folder)? {
+        if let Ok(text) = String::from_utf8(fs::read(folder.join(&file))?) {
+            sum.add(count(&file, &text).unwrap_or_default());
         }
-        let text = fs::read_to_string(entry.path())?;
-        prose.add(if extension == "rs" { Prose::of_rust(&text) } else { Prose::of_markdown(&text) });
     }
-    Ok(prose)
+    Ok(sum)
+}
+
+fn extension_of(file: &Path) -> &str {
+    file.extension().and_then(OsStr::to_str).unwrap_or("")
 }
 
 #[cfg(test)]
@@ -128,6 +182,28 @@ mod tests {
         let text = "/// Whoever waits: `who()`.\nlet who = 1; // kept short\n    // nobody knows what\n";
         let prose = Prose::of_rust(text);
         assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (5, 2, 1, 2));
+    }
+
+    #[test]
+    fn both_kinds_of_c_comments_count_and_code_does_not() {
+        let text =
+            "/* One: who. */\n/*\n * Two nobody\n   three\n */\nint what; /* kept short */\n\t// four\nint who;\n";
+        let prose = Prose::of_c(text);
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (6, 2, 0, 6));
+    }
+
+    #[test]
+    fn the_first_line_of_a_script_and_its_commands_do_not_count() {
+        let text = "#!/bin/sh\n# Someone reads.\n## what\nwho=1 # kept short\n  # last\n";
+        let prose = Prose::of_hash_comments(text);
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (4, 1, 1, 3));
+    }
+
+    #[test]
+    fn scripts_have_longer_lines_than_sources() {
+        let line = |start: &str| format!("{start}{}\n", " word".repeat(24));
+        assert_eq!([Prose::of_rust(&line("//")), Prose::of_c(&line("//"))].map(|prose| prose.long_lines), [1, 1]);
+        assert_eq!(Prose::of_hash_comments(&line("#")).long_lines, 0);
     }
 
     #[test]

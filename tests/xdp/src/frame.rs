@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use roced_types::{ROCE_UDP_PORT, gid_of};
 
-/// What a frame shall look like. [`Default`] is a RoCE frame as it should be.
+/// Shape of a frame. [`Default`] is a RoCE frame as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Type and TCI of each VLAN tag, outermost first.

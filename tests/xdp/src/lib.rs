@@ -1,9 +1,9 @@
 //! The XDP program, run by the kernel over frames that we hand it (`BPF_PROG_TEST_RUN`): no NIC, no
 //! traffic.
 //!
-//! [`Program::run`] holds every single run to what holds for all of them: one verdict is counted,
-//! the action goes with the verdict, and the frame comes back as it went in. [`model`] is the
-//! program's rules a second time, written plainly.
+//! [`Program::run`] holds every single run to the rules of all of them: one verdict is counted, the
+//! action goes with the verdict, and the frame comes back as it went in. [`model`] is the program's
+//! rules a second time, written plainly.
 
 pub mod frame;
 pub mod model;
@@ -31,7 +31,7 @@ const XDP_REDIRECT: u32 = 4;
 /// Bytes of `struct xdp_md`, the context of a run.
 const CONTEXT_BYTES: usize = 24;
 
-/// More than any frame here, so that what comes back is whole.
+/// More than any frame here, so that the returned frame is whole.
 const FRAME_BYTES_MAX: usize = 16 * 1024;
 
 /// The program in the kernel, attached to nothing.
@@ -190,7 +190,7 @@ fn context(arrival: Arrival) -> [u8; CONTEXT_BYTES] {
 }
 
 /// Whether this process may load programs. If not, says on the terminal (past the test harness)
-/// what is skipped.
+/// which test is skipped.
 pub fn is_root(skipped: &str) -> bool {
     let root = Uid::effective().is_root();
     if !root {

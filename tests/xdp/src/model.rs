@@ -1,4 +1,4 @@
-//! The rules of the XDP program as slow plain Rust: what the C must agree with on any frame.
+//! The rules of the XDP program as slow plain Rust: the C must agree with them on any frame.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -40,7 +40,7 @@ fn judge_or_reason(frame: &[u8], ours: &[IpAddr], v1: bool) -> Result<(), Verdic
     Ok(())
 }
 
-/// What an IP packet carries: bytes to read headers from, and how many bytes it says that it has.
+/// Payload of an IP packet: bytes to read headers from, and how many bytes it says that it has.
 struct Payload<'a> {
     headers: &'a [u8],
     bytes: usize,

@@ -1,4 +1,4 @@
-//! What the C and the Rust side say about each other is the same.
+//! Common facts of the C and the Rust side are the same.
 
 use std::{collections::HashMap, fs, path::Path};
 

@@ -1,6 +1,6 @@
 //! The program over frames that are cut, lie about themselves or are not RoCE for us. Needs root.
 //!
-//! Whatever a frame says, the program passes it or gives it to the socket, and never touches it
+//! For any frame, the program passes it or gives it to the socket, and never touches it
 //! ([`Program::run`] checks).
 
 use std::net::IpAddr;
@@ -46,8 +46,8 @@ fn right_frames() -> Vec<Frame> {
         // Ethernet pads to 60 bytes, and some links append more.
         Frame { payload: vec![9; 4], padding: 14, ..Frame::default() },
         Frame { destination: v6(), padding: 4, ..Frame::default() },
-        // The kernel's own UDP takes a datagram that ends before its IP packet; what it means is
-        // for the transport to say.
+        // The kernel's own UDP takes a datagram that ends before its IP packet; its meaning is for
+        // the transport to decide.
         Frame { udp_length_lie: -4, ..Frame::default() },
         Frame { grh: true, ..Frame::default() },
         Frame { grh: true, destination: v6(), ..tagged(&[(0x8100, 100)]) },
@@ -181,8 +181,8 @@ fn a_frame_cut_anywhere_is_malformed() {
     }
 }
 
-/// Every byte of the headers, one at a time, through values that matter; a plain model says what is
-/// right.
+/// Every byte of the headers, one at a time, through values that matter; a plain model says the
+/// right verdict.
 #[test]
 fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {
     if !is_root("a_wrong_byte_anywhere_is_judged_as_the_model_judges_it") {

@@ -20,6 +20,8 @@ enum Destination {
     Qp(u32),
     /// Queue pairs attached to the multicast group of its destination.
     Group,
+    /// Queue pair 1.
+    Management,
 }
 
 impl Endpoint {
@@ -28,6 +30,7 @@ impl Endpoint {
         let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet)? {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
             Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
+            Destination::Management => self.keep_management(&packet),
         });
         self.counted(taken)
     }
@@ -81,16 +84,32 @@ impl Endpoint {
 
     /// Checks a packet from the wire before it may change anything.
     fn admit(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
-        if packet.bth.dest_qpn == Qpn::MULTICAST {
-            if self.groups.members(&packet.destination).is_empty() {
-                return Err(DropReason::NoSuchGroup);
-            }
-            packet.check_integrity()?;
-            return Ok(Destination::Group);
+        // One compare for multicast and queue pair 1: all numbers that no queue pair has.
+        if packet.bth.dest_qpn.is_reserved() {
+            return self.admit_reserved(packet);
         }
         let index = self.admit_to_qp(packet)?;
         packet.check_integrity()?;
         Ok(Destination::Qp(index))
+    }
+
+    /// As [`Self::admit`], of a packet to a reserved number.
+    #[inline(never)]
+    fn admit_reserved(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
+        match packet.bth.dest_qpn {
+            Qpn::GSI => {
+                self.check_management(packet)?;
+                Ok(Destination::Management)
+            }
+            Qpn::MULTICAST => {
+                if self.groups.members(&packet.destination).is_empty() {
+                    return Err(DropReason::NoSuchGroup);
+                }
+                packet.check_integrity()?;
+                Ok(Destination::Group)
+            }
+            _ => Err(DropReason::NoSuchQp),
+        }
     }
 
     /// Slot of the queue pair of a packet, after checking that the packet comes from its peer.

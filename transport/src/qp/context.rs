@@ -1,5 +1,5 @@
-//! The context of one call of a queue pair: its common state, its queues, and what the endpoint
-//! shares among its queue pairs. Every role gets it; roles keep only their own state.
+//! The context of one call of a queue pair: its common state, its queues, and the state that the
+//! endpoint shares among its queue pairs. Every role gets it; roles keep only their own state.
 
 use roced_types::{CompletionOp, Cqn, Sge, Status, event};
 

@@ -1,11 +1,11 @@
 //! Where the requests of a connection begin anew, because its queue pairs were reset and connected
-//! to each other again. What is sent once more is no new beginning, nor is a hole in the PSNs:
-//! those are for the rules to judge. So a request begins another life only when it begins a
-//! message, and in this one it would be neither the next packet nor one that was sent before, and
+//! to each other again. A retransmission is no new beginning, nor is a hole in the PSNs: those are
+//! for the rules to judge. So a request begins another life only when it begins a message, and in
+//! this one it would be neither the next packet nor one that was sent before, and
 //!
 //! - it is farther away than any window, or
-//! - what is answered to it cannot be an answer in this life, and is right in the new one, whose
-//!   message numbers begin anew too.
+//! - the answer to it cannot be an answer in this life, and is right in the new one, where message
+//!   numbers begin anew too.
 //!
 //! Of unreliable connections, which have no answers, only the first is known.
 
@@ -18,7 +18,7 @@ use crate::{
 /// No window is as large.
 const FAR: i64 = 1 << 20;
 
-/// When the lives of what `asks` asks began, and their first PSNs. `frames` are all of the
+/// When the lives of the requests of `asks` began, and their first PSNs. `frames` are all of the
 /// connection, by the port of that side.
 pub(super) fn begun(frames: &[&Seen], asks: Side, mtu: u32) -> Vec<(u64, u32)> {
     let mut begun = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn begun(frames: &[&Seen], asks: Side, mtu: u32) -> Vec<(u64, u32)> {
     begun
 }
 
-/// What tells a packet from others.
+/// Fields that tell a packet from others.
 type Content = (u8, u32, u64);
 
 /// How far a life has come, by its requester's port.
@@ -72,7 +72,7 @@ type Content = (u8, u32, u64);
 struct Course {
     count: Count,
     mtu: u32,
-    /// By PSN, what was sent there first.
+    /// By PSN, the first packet sent there.
     sent: Vec<Content>,
     /// By message, the PSN with which it is complete: of a READ the first.
     messages: Vec<i64>,

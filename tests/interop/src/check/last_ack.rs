@@ -5,10 +5,10 @@
 //! ```text
 //!   left behind            ports            the other
 //!        │── request ────────┼┼───────────────►│   it arrived whole, all that is open of it,
-//!        │           lost ─ ─┼┼◄────── ACK ────│   and was acknowledged; its own port did not see that ACK
+//!        │           lost ─ ─┼┼◄────── ACK ────│   and was acknowledged, unseen by its own port
 //!        │                   ││            ended
-//!        │── again ──────────┼┼──────►             as often as was asked for, and to the last when the other had ended;
-//!        │                   ││                    whatever came when it had not, it answered
+//!        │── again ──────────┼┼──────►             as often as asked for, to the last when the other had ended;
+//!        │                   ││                    requests that came when it had not, it answered
 //! ```
 //!
 //! Where a program has several connections (`ibv_srq_pingpong`), others may have more under way,
@@ -27,7 +27,7 @@ use crate::{
     trace::{Kind, Seen},
 };
 
-/// How often a request is sent again, by all stock programs, before nobody is told to answer it.
+/// How often a request is sent again, by all stock programs, before the peer may stop to answer it.
 const RETRIES: usize = 7;
 
 /// How long before a program is seen to have ended its queue pairs may be gone: it gives back
@@ -46,10 +46,10 @@ struct Waiting<'f> {
     there: &'f [&'f Seen],
 }
 
-/// What shows it, of each connection that is concerned.
+/// The evidence, of each connection that is concerned.
 ///
 /// # Errors
-/// What speaks against it.
+/// The evidence against it.
 pub(crate) fn lost_with_its_sender(
     ports: &[Vec<Seen>; 2],
     mtu: Option<u32>,
@@ -79,7 +79,7 @@ pub(crate) fn lost_with_its_sender(
                 Ok(again) => found.push(told(side, ack, again)),
                 Err(why) => why_not = why,
             },
-            // It is not what is waited for, and nobody was there any more.
+            // It is not the awaited answer, and the peer was gone.
             None if waiting.comes_after(silent_ns) => (),
             None => return Err(format!("PSN {}, its last, was never acknowledged", waiting.last_psn())),
         }
@@ -134,11 +134,11 @@ impl<'f> Waiting<'f> {
         }
     }
 
-    /// It asked for nothing but an ACK, as often as it should, and still when nobody was there.
-    /// Gives the last of it.
+    /// It asked for nothing but an ACK, as often as it should, and still when the peer was gone.
+    /// Returns the last of these requests.
     fn check_requests(&self) -> Result<&'f Seen, String> {
         let open: Vec<&Seen> = self.here.iter().copied().filter(|seen| self.is_open(seen)).collect();
-        let last = *open.last().ok_or("what is open was never sent")?;
+        let last = *open.last().ok_or("the open request was never sent")?;
         if let Some(seen) = open.iter().find(|seen| !matches!(seen.kind, Kind::Send | Kind::Write)) {
             return Err(format!("frame {} asks for more than an ACK", seen.number));
         }
@@ -159,7 +159,7 @@ impl<'f> Waiting<'f> {
         self.there.iter().find(|seen| self.is_open(seen)).is_none_or(|seen| seen.at_ns > silent_ns)
     }
 
-    /// It answered what came for as long as it was there.
+    /// It answered every request for as long as it was there.
     fn check_silence(&self) -> Result<(), String> {
         let answers = self.there.iter().rposition(|seen| seen.from != self.parting.left_behind);
         let unanswered = &self.there[answers.map_or(0, |at| at + 1)..];

@@ -1,11 +1,11 @@
-//! Whose frames belong together. A frame does not say which queue pair sent it, the numbers of
-//! those that have gone are given again, and one that was reset may be connected once more. So it
-//! is found out once, from what each side sent by its own port, where nothing of it is lost yet,
-//! and then holds for both ports.
+//! Frames that belong together. A frame does not say which queue pair sent it, the numbers of those
+//! that have gone are given again, and one that was reset may be connected once more. So it is
+//! found out once, from the frames that each side sent by its own port, where none of them is lost
+//! yet, and then holds for both ports.
 //!
 //! ```text
 //!   frames that were sent ─► by addresses ─► by the two QPNs that make the UDP source port of rxe's: a connection
-//!                                                  └─ by who asks ─► lives, by when each began   course
+//!                                                  └─ by requester ─► lives, by when each began   course
 //! ```
 //!
 //! The port of roced's frames is another in each life of a queue pair and says nothing of its peer.
@@ -22,7 +22,7 @@ use crate::{
     trace::{Seen, Service},
 };
 
-/// The requests of one side of a connection, and what answers them, from one first PSN on.
+/// The requests of one side of a connection, and their answers, from one first PSN on.
 #[derive(Debug)]
 pub(super) struct Life {
     /// When its first request was sent.
@@ -47,11 +47,11 @@ pub(super) enum Place {
     Unasked,
     /// It may be of several connections.
     Unknown,
-    /// Datagrams, and what was damaged.
+    /// Datagrams, and damaged frames.
     Nowhere,
 }
 
-/// What all frames of a side to one queue pair have in common, whichever sends them.
+/// The common fields of all frames of a side to one queue pair, whichever sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flow {
     from: Side,
@@ -87,13 +87,13 @@ impl Flow {
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     connections: BTreeMap<Flow, usize>,
-    /// By connection and who asks, in the order in which they began.
+    /// By connection and requester, in the order in which they began.
     lives: BTreeMap<(usize, Side), Vec<Life>>,
 }
 
 impl Lives {
-    /// Of what passed both ports, by [`Side`]. Where connections of several path MTUs are, `mtu` is
-    /// none.
+    /// Of the frames that passed both ports, by [`Side`]. Where connections of several path MTUs
+    /// are, `mtu` is none.
     pub(crate) fn of(ports: &[Vec<Seen>; 2], mtu: Option<u32>) -> Self {
         let sent = Side::BOTH.map(|side| ports[side as usize].iter().filter(|seen| seen.from == side).collect());
         let mut found = Self { connections: connections(&sent), lives: BTreeMap::new() };
@@ -150,8 +150,8 @@ impl Lives {
     }
 }
 
-/// What the longest packet has of those sent in that time; where none is as long as the path MTU,
-/// what makes a READ as many packets as lie before the request behind it.
+/// The payload of the longest packet sent in that time; where none is as long as the path MTU, the
+/// size that makes a READ as many packets as lie before the request behind it.
 fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {
     let sent = || frames.iter().filter(|seen| during.contains(&seen.at_ns));
     if let Some(bytes) = sent().filter(|seen| !seen.ends).map(|seen| seen.payload_bytes).max() {
@@ -166,7 +166,7 @@ fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {
     told.unwrap_or(MTU_MAX)
 }
 
-/// The connections, by number. What may belong to several is left out.
+/// The connections, by number. A flow that may belong to several is left out.
 fn connections(sent: &[Vec<&Seen>; 2]) -> BTreeMap<Flow, usize> {
     // By the side that sends.
     let mut ways: BTreeMap<Way, [BTreeSet<Flow>; 2]> = BTreeMap::new();
@@ -180,8 +180,8 @@ fn connections(sent: &[Vec<&Seen>; 2]) -> BTreeMap<Flow, usize> {
     connections
 }
 
-/// Which flows of the two sides are each other's answers. One may be alone: nobody answers it, or
-/// none asks.
+/// Which flows of the two sides are each other's answers. One may be alone: it has no answers, or
+/// no requests.
 fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
     let [of_roced, of_rxe] = flows;
     if of_roced.len() <= 1 && of_rxe.len() <= 1 {
@@ -213,8 +213,8 @@ fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
     pairs
 }
 
-/// All flows in pairs, when there is one way only: who has one partner takes it from the others, as
-/// long as somebody has but one.
+/// All flows in pairs, when there is one way only: a flow with one partner takes it from the
+/// others, as long as some flow has but one.
 fn only_way(flows: &[BTreeSet<Flow>; 2]) -> Option<Vec<[Flow; 2]>> {
     let mut left = flows.clone();
     let mut pairs = Vec::new();

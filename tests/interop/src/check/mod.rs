@@ -1,13 +1,14 @@
-//! Rules of the transport, held against what passed one side's port of the switch: what that side
-//! sent, given what it had been sent until then. So each side is judged by its own port, behind the
-//! faults for what arrives and before them for what leaves. Only what left has passed for certain;
-//! what came in was perhaps not looked at yet, so no rule counts on it.
+//! Rules of the transport, held against the frames that passed one side's port of the switch: the
+//! frames that it sent, given those that it had been sent until then. So each side is judged by its
+//! own port, behind the faults for arriving frames and before them for leaving ones. Only frames
+//! that left have passed for certain; frames that came in were perhaps not looked at yet, so no
+//! rule counts on it.
 //!
 //! ```text
 //!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
-//!                 ├─ requests of this side, what was answered       requester
-//!                 └─ answers of this side, what was asked           responder
-//!   both ports ─► what a side waited for in vain at the end         last_ack
+//!                 ├─ requests of this side, past answers           requester
+//!                 └─ answers of this side, past requests           responder
+//!   both ports ─► answers that a side waited for in vain         last_ack
 //! ```
 
 mod course;
@@ -34,12 +35,12 @@ use crate::{
 /// The largest path MTU there is.
 const MTU_MAX: u32 = 4096;
 
-/// How long a side may take to look at what lies before it, by [`Side`]. A machine that has other
-/// work to do lets us run half a second late; what a guest does after this long it does because its
-/// timer ran out, and that is worth a line.
+/// How long a side may take to look at frames that have arrived, by [`Side`]. A machine that has
+/// other work to do lets us run half a second late; an action of a guest after this long is due to
+/// its timer, and that is worth a line.
 const SLACK_NS: [u64; 2] = [2_000_000_000, 400_000_000];
 
-/// What should not have been.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     /// The rule, as `docs/interop.md` names it.
@@ -55,7 +56,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a check found, and over how much.
+/// Results of a check, and the amount checked.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
@@ -95,7 +96,7 @@ impl Count {
     }
 }
 
-/// Checks what `side` sent, by what passed its port.
+/// Checks the frames that `side` sent, by those that passed its port.
 pub(crate) fn check(frames: &[Seen], side: Side, lives: &Lives) -> Findings {
     let mut findings = Findings::default();
     let mut by_life: BTreeMap<LifeId, Vec<&Seen>> = BTreeMap::new();
@@ -126,7 +127,7 @@ pub(crate) fn check(frames: &[Seen], side: Side, lives: &Lives) -> Findings {
     findings
 }
 
-/// What each frame says by itself.
+/// Checks of each frame by itself.
 fn check_alone(seen: &Seen, mtu: Option<u32>, findings: &mut Findings) {
     if !seen.intact {
         findings.add("icrc", seen, "the ICRC does not hold");

@@ -1,4 +1,4 @@
-//! What a side asks: in PSN order, message by message, and again when it must.
+//! Requests of a side: in PSN order, message by message, and again when it must.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -8,8 +8,8 @@ use crate::{
     trace::{Kind, Seen, Service},
 };
 
-/// How late what a NAK asks for is sent again, by [`Side`], when it was not the NAK that did it but
-/// a timer.
+/// How late the packets that a NAK asks for are sent again, by [`Side`], when it was not the NAK
+/// that did it but a timer.
 const LATE_NS: [u64; 2] = [SLACK_NS[0], 200_000_000];
 
 pub(super) const SEND_ONLY: u8 = 0x04;
@@ -53,11 +53,11 @@ pub(super) struct Requester {
     told: i64,
     /// Answers of READs and atomic operations that came: nothing else acknowledges those.
     answered: BTreeSet<i64>,
-    /// NAKs and RNR NAKs whose PSN was not sent since.
+    /// NAKs and RNR NAKs with a PSN that was not sent since.
     asked: Vec<Asked>,
-    /// What the last RNR NAK asked for was sent too early at first.
+    /// The packet that the last RNR NAK asked for was sent too early at first.
     was_early: bool,
-    /// What follows the last packet that was sent.
+    /// The PSN behind the last packet that was sent.
     following: i64,
     /// A message of these has begun.
     under_way: Option<Kind>,
@@ -84,11 +84,12 @@ impl Requester {
 
     pub(super) fn check(mut self, life: &[&Seen], side: Side, findings: &mut Findings) {
         self.follow(life, side, findings);
-        // 9.7.5.2.8: what was asked for again is sent again. Whoever asked last may have asked when all was over.
+        // 9.7.5.2.8: packets that were asked for again are sent again. The last NAK may have come
+        // when all was over.
         let Some(last) = life.last() else { return };
         for asked in self.asked.iter().filter(|it| it.psn >= self.acknowledged && !self.ended) {
             if last.at_ns > asked.expected_ns + SLACK_NS[side as usize] {
-                findings.add("nak-answered", &asked.frame, "what this NAK asks for is never sent again");
+                findings.add("nak-answered", &asked.frame, "the packet that this NAK asks for is never sent again");
             }
         }
     }
@@ -126,7 +127,7 @@ impl Requester {
         self.following = psn + i64::from(seen.packets(self.mtu));
     }
 
-    /// It may be what an answer asked for.
+    /// It may be the packet that an answer asked for.
     fn on_asked_for(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
         let Some(at) = self.asked.iter().position(|asked| asked.psn == psn) else { return };
         let asked = &mut self.asked[at];
@@ -138,8 +139,8 @@ impl Requester {
             self.settle(at);
             return;
         }
-        // Whoever has looked at the RNR NAK begins with this packet: behind the one before it, it
-        // was on its way already.
+        // A requester that has looked at the RNR NAK begins with this packet: behind the one before
+        // it, it was on its way already.
         let was_on_its_way = self.following == psn;
         if was_on_its_way {
             return;
@@ -147,7 +148,7 @@ impl Requester {
         if asked.early.is_some() || self.was_early {
             asked.add_early(seen, findings);
         } else {
-            // Once it may have been, because a timer ran out. Then what the RNR NAK leads to is
+            // Once it may have been, because a timer ran out. Then the effect of the RNR NAK is
             // still to come.
             asked.early = Some(seen.clone());
         }
@@ -169,8 +170,8 @@ impl Requester {
         if let Some(at) = self.asked.iter().position(|asked| asked.psn == psn) {
             let before = &self.asked[at];
             match &before.early {
-                // It was refused, and nothing else was sent when the time was over: that is what
-                // the one before led to.
+                // It was refused, and nothing else was sent when the time was over: that is the
+                // effect of the one before.
                 Some(early) if seen.is_rnr_nak() && seen.at_ns >= before.not_before_ns => {
                     before.add_early(early, findings);
                 }
@@ -231,7 +232,7 @@ impl Requester {
             findings.add(
                 "same-again",
                 seen,
-                format!("not what PSN {psn} was before: opcode 0x{:02x}, then 0x{:02x}", sent.opcode, seen.opcode),
+                format!("not the packet of PSN {psn} before: opcode 0x{:02x}, then 0x{:02x}", sent.opcode, seen.opcode),
             );
         }
         // When the PSN was first acknowledged.
@@ -276,7 +277,7 @@ impl Requester {
             self.answered.insert(psn);
         }
         let before = self.acknowledged;
-        // What came behind a missing response has its turn with it where it was held. rxe holds
+        // An answer behind a missing response has its turn with it where it was held. rxe holds
         // nothing.
         self.told = if seen.from == Side::Rxe { self.told.max(acknowledged) } else { acknowledged };
         while self.acknowledged < self.told.min(self.sent.len() as i64) {

@@ -1,4 +1,4 @@
-//! What a side answers: to what arrived, and never more than that.
+//! Answers of a side: to packets that arrived, and never more than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ pub(super) struct Responder {
     in_turn_at_ns: Vec<u64>,
     /// The highest that has arrived.
     highest: i64,
-    /// Of the messages whose completion counts, the PSN by which it does, in order. For those
+    /// Of the messages with a completion that counts, the PSN by which it does, in order. For those
     /// before `counted`.
     completions: Vec<i64>,
     counted: i64,
@@ -150,7 +150,7 @@ impl Responder {
             Kind::ReadResponse => self.on_response(seen, psn, findings),
             Kind::AtomicAck => {
                 if self.arrived.get(&psn).is_none_or(|it| it.kind != Kind::Atomic) {
-                    findings.add("answer", seen, "an ATOMIC ACK of what is no atomic operation that arrived");
+                    findings.add("answer", seen, "an ATOMIC ACK of no atomic operation that arrived");
                 }
             }
             _ => self.on_ack(seen, psn, findings),
@@ -276,7 +276,7 @@ impl Responder {
         }
     }
 
-    /// What asks for an acknowledgment gets one.
+    /// A request for an acknowledgment gets one.
     fn check_coverage(&self, life: &[&Seen], side: Side, findings: &mut Findings) {
         let Some(last) = life.last() else { return };
         if self.ended || last.service != Service::Rc || self.answered >= self.covered {

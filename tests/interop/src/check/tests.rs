@@ -1,6 +1,6 @@
-//! The rules themselves, held against what two of Linux's rxe once said to each other
-//! (`tests/captures`): as it was recorded, and with one thing made wrong. Host A of the recordings
-//! stands for rxe, host B for roced.
+//! The rules themselves, held against frames of two of Linux's rxe (`tests/captures`): as they were
+//! recorded, and with one thing made wrong. Host A of the recordings stands for rxe, host B for
+//! roced.
 
 mod last_ack;
 mod lives;
@@ -45,8 +45,8 @@ fn at(frames: &[Seen], nth: usize, kind: Kind) -> usize {
     found.nth(nth).expect("it has that many").0
 }
 
-/// Of 92 recordings, what was recorded on A's port. Connection managers speak by datagrams, and one
-/// frame was made wrong.
+/// Of 92 recordings, the frames on A's port. Connection managers speak by datagrams, and one frame
+/// was made wrong.
 #[test]
 fn recorded_frames_of_linux_break_no_rule() {
     let mut frames = 0;
@@ -242,8 +242,8 @@ fn acks_that_go_back_are_seen() {
     assert!(rules.contains(&"ack-order"), "{rules:?}");
 }
 
-/// To rxe roced acknowledges a packet within a message that is sent again and asks, whatever it has
-/// acknowledged before.
+/// To rxe roced acknowledges a packet within a message that is sent again and asks, regardless of
+/// earlier acknowledgments.
 #[test]
 fn an_ack_may_go_back_to_a_request_repeated_within_a_message() {
     let asked = |times: usize, asks: bool| {

@@ -1,4 +1,4 @@
-//! Completions: once, in order, and only of what is true.
+//! Completions: once, in order, and only true ones.
 
 use roced_transport::io::WorkCompletion;
 use roced_types::{CompletionOp, Status, completion_flags};

@@ -1,4 +1,4 @@
-//! End-to-end flow control: what a responder offers, and that a requester keeps to it.
+//! End-to-end flow control: the offers of a responder, and that a requester keeps to them.
 
 use crate::{
     connection::End,
@@ -17,7 +17,7 @@ const CREDITS: [u64; 31] = [
 /// No flow control.
 const NONE: u8 = 31;
 
-/// What is known of a requester's limit.
+/// Knowledge of a requester's limit.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
     /// The last message that any answer allowed, counted without end; once the requester must have
@@ -88,7 +88,7 @@ impl Stream {
         );
         let una = self.una;
         let probe = self.credits.probe.replace((psn, number));
-        // What was beyond the limit then may be within it now.
+        // A packet beyond the limit then may be within it now.
         let probe = probe.filter(|(psn, number)| *psn >= una && is_ahead(*number));
         demand!(
             probe.is_none(),

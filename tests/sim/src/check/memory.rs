@@ -1,5 +1,4 @@
-//! What reaches memory: each byte of each message, in order, once, where it belongs, and nothing
-//! else.
+//! Writes to memory: each byte of each message, in order, once, where it belongs, and nothing else.
 
 use roced_transport::io::AtomicOperation;
 
@@ -85,8 +84,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Bytes of a READ response, or what an atomic operation found, reach the requester's sink at
-    /// `at`.
+    /// Bytes of a READ response, or the original value of an atomic operation, reach the
+    /// requester's sink at `at`.
     pub(crate) fn check_placed(&mut self, at: u32, bytes: &[u8]) -> Checked {
         while let Some(message) = self.message(self.placed.id)
             && (!message.kind.brings() || self.placed.done == message.length)
@@ -130,7 +129,7 @@ impl Stream {
         Ok(())
     }
 
-    /// An atomic operation is executed on the word at `at`, where `before` is. Gives what is there
+    /// An atomic operation is executed on the word at `at`, which holds `before`. Returns the value
     /// afterward.
     pub(crate) fn check_atomic(
         &mut self,

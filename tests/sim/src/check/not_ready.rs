@@ -24,7 +24,7 @@ pub(crate) struct NotReady {
 }
 
 impl Stream {
-    /// An RNR NAK reaches the requester, and what came before it is acknowledged.
+    /// An RNR NAK reaches the requester, and the requests before it are acknowledged.
     pub(super) fn on_not_ready(&mut self, psn: u64, delay: u64) {
         if self.keeps && psn > self.una_at_least {
             self.not_ready = Some(NotReady { psn, delay, due: None });

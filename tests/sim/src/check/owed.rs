@@ -1,10 +1,10 @@
-//! Answers that are owed: what a responder executed before it refused a request is answered before
-//! the NAK that says so, and its requester has the answers.
+//! Answers that are owed: requests that a responder executed before it refused one are answered
+//! before the NAK of the refusal, and its requester has the answers.
 //!
 //! IBTA v1 9.7.5.1.2 and 9.9.2.4: responses leave in the order of the requests; a NAK has its place
 //! behind the answers to all before the refused request. So on the wire all responses of READs and
-//! all ATOMIC ACKs come before it, and a requester whose answers the network did nothing to has
-//! them when it learns of the refusal: it flushes nothing in front of what was refused.
+//! all ATOMIC ACKs come before it, and a requester with undisturbed answers has them when it learns
+//! of the refusal: it flushes nothing in front of the refused request.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ pub(crate) struct Owed {
     pub(crate) patience: u64,
 }
 
-/// What the network did to the answer with this PSN.
+/// Network fault at the answer with this PSN.
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     psn: u64,
@@ -51,7 +51,7 @@ impl Stream {
         self.advance_replied(psn);
     }
 
-    /// The last response of a READ leaves, whose PSNs end there.
+    /// The last response of the READ that ends at that PSN leaves.
     pub(crate) fn on_answered_to_end(&mut self, end: u64) {
         self.owed.answered = self.owed.answered.max(end);
     }
@@ -71,7 +71,7 @@ impl Stream {
     }
 
     fn advance_replied(&mut self, to: u64) {
-        // What is not kept any more is complete.
+        // Messages that are not kept any more are complete.
         let first = self.messages.front().map_or(self.end, |message| message.first);
         let from = self.owed.from.max(first);
         self.owed.from = self.reach(from, to, |psn| self.owed.replied.contains(&psn));
@@ -113,7 +113,8 @@ impl Stream {
     pub(crate) fn check_flushed(&mut self, id: u64) -> Checked {
         let Some((refused, at)) = self.owed.refused else { return Ok(()) };
         let message = self.message(id).expect("kept");
-        // Who drops answers behind one that was late asks for them again, and nobody is there.
+        // A requester that drops answers behind a late one asks for them again, and the responder
+        // is gone.
         if message.first < self.sent_again_until {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! No waiting for nothing: where the network did nothing to a connection's frames, work that waits
-//! goes on when the last answer is here, or somebody asks for it at once.
+//! goes on when the last answer is here, or a request asks for it at once.
 //!
 //! LOCAL_INV, the drain of a send queue, a READ that needs the window and everything else that
-//! waits for the acknowledgment of messages may stand behind messages that nobody asked about.
+//! waits for the acknowledgment of messages may stand behind messages without a request for an ACK.
 //! Then no answer is on its way, and a requester that does not ask waits for a probe or a timer. So
 //! a silence is measured: from the moment in which the last frame of the connection arrived to that
 //! in which its requester goes on.
@@ -18,10 +18,10 @@ use crate::{
 const SILENCE_MAX: u64 = 10_000;
 
 impl Stream {
-    /// Since when work waits for the acknowledgment of what was sent, if some does: all is sent
-    /// before it.
+    /// Since when work waits for the acknowledgment of sent packets, if some does: all before it is
+    /// sent.
     fn awaits_ack(&self, drain: Drain) -> Option<u64> {
-        // A requester that keeps what comes early may have all that lies before `una`.
+        // A requester that keeps early answers may have all that lies before `una`.
         if self.una >= self.frontier {
             return None;
         }

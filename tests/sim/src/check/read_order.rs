@@ -1,5 +1,5 @@
-//! READs of memory that counts up: what a later READ brings is never older than what an earlier one
-//! of the same queue pair brought.
+//! READs of memory that counts up: the data of a later READ is never older than that of an earlier
+//! one of the same queue pair.
 //!
 //! IBTA v1 9.5 (table 79): a responder executes a READ after a READ in order, and every word of the
 //! memory counts up at once, so each word of a READ must be at least as new as all words of all
@@ -7,11 +7,11 @@
 //! later than the rest.
 //!
 //! This holds in all weather, with one exception. A response that was overtaken by one that left
-//! later (reordered, or a copy that the network delayed) may be older than what its requester has
-//! taken meanwhile: READ 1's first response is lost, READ 2's is on a slow way, both are asked for
-//! again, READ 1's second response comes, then READ 2's first: it has the expected PSN, and no
-//! implementation can tell it from the second. So the words of a PSN that a response brought out of
-//! order are not compared.
+//! later (reordered, or a copy that the network delayed) may be older than the data that its
+//! requester has taken meanwhile: READ 1's first response is lost, READ 2's is on a slow way, both
+//! are asked for again, READ 1's second response comes, then READ 2's first: it has the expected
+//! PSN, and no implementation can tell it from the second. So the words of a PSN that a response
+//! brought out of order are not compared.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// What READs of one queue pair brought so far.
+/// Data that the READs of one queue pair brought so far.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOrder {
     /// The READ that is being placed; the newest count of those before it, and with it.
@@ -82,7 +82,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// What READ `id` must bring from byte `skip` on are these bytes, as far as one packet or write
+    /// Whether READ `id` may bring these bytes from byte `skip` on, as far as one packet or write
     /// tells.
     pub(crate) fn may_bring(&self, id: u64, skip: u32, bytes: &[u8]) -> bool {
         let message = self.message(id).expect("a READ that is answered is kept");

@@ -1,4 +1,4 @@
-//! What a requester sends, and what it may believe of the answers that reach it.
+//! Packets that a requester sends, and the answers that it may believe.
 
 use crate::{
     frame::{Kind as FrameKind, Reth, Seen},
@@ -21,7 +21,7 @@ fn is_ping(seen: &Seen<'_>) -> bool {
     is_empty && seen.ack_request && seen.payload.is_empty()
 }
 
-/// What a request on the wire was.
+/// Classification of a request on the wire.
 pub(crate) struct Sent {
     pub(crate) rows: u64,
     pub(crate) what: What,
@@ -34,7 +34,7 @@ pub(crate) struct Sent {
 pub(crate) enum What {
     First,
     Again,
-    /// It is of no message and asks what has arrived.
+    /// It is of no message and asks for the arrived PSN.
     Question,
     /// A SEND of no bytes is sent again, or that is asked.
     AgainOrQuestion,
@@ -110,7 +110,7 @@ impl Stream {
         if again {
             self.check_again(seen)?;
         } else if self.message(id).expect("found").invalidates {
-            // Until its key opens nothing any more the responder may drop what follows.
+            // Until its key opens nothing any more the responder may drop the packets that follow.
             self.asked_again += window;
             self.excuse(window);
         }
@@ -124,8 +124,8 @@ impl Stream {
             self.una & 0xff_ffff
         );
         (self.go_back, self.waiting) = (false, false);
-        // One that leaves before the last can have been answered is the same attempt. Who goes back
-        // believes NAKs that come twice.
+        // One that leaves before the last can have been answered is the same attempt. A go-back-N
+        // requester believes NAKs that come twice.
         if oldest && (!self.keeps || self.attempts == 0 || now - self.attempted_at >= self.round_trip) {
             self.attempts += 1;
             self.attempted_at = now;
@@ -175,7 +175,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What is unacknowledged is late at the most, and that by no more than the receiver bears.
+    /// Unacknowledged packets are late at the most, and that by no more than the receiver bears.
     pub(crate) fn is_borne(&self) -> bool {
         self.borne_from.is_some_and(|from| self.una_at_least >= from)
     }
@@ -187,7 +187,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The responder said that what is in flight is to be sent again.
+    /// The responder asked to send the packets in flight again.
     pub(crate) fn on_asked_again(&mut self) {
         self.asked_again += self.frontier - self.una_at_least;
     }
@@ -304,7 +304,7 @@ impl Stream {
 
     fn take_answer(&mut self, seen: &Seen<'_>, psn: u64, now: u64) -> Option<(u8, bool)> {
         let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
-        // A NAK of what comes next acknowledges all that was sent.
+        // A NAK of the next PSN acknowledges all that was sent.
         let end = self.frontier + u64::from(seen.kind == FrameKind::Ack && syndrome == 0x60);
         if psn < self.una_at_least || psn >= end {
             return None;
@@ -331,7 +331,7 @@ impl Stream {
             1 => {
                 self.rnr_naks += 1;
                 if !named {
-                    // Acted upon when what is before it is answered.
+                    // Acted upon when the requests before it are answered.
                     self.rnr_behind = Some(psn);
                 }
                 let delay = RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
@@ -345,8 +345,8 @@ impl Stream {
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
             }
-            // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps
-            // what comes early does not go back.
+            // Each PSN has one NAK: a second is the network's, and need not be believed. A
+            // requester that keeps early answers does not go back.
             _ if syndrome == 0x60 => {
                 let is_first = self.naks_heard.insert(psn);
                 self.go_back |= is_first && named && !self.keeps;
@@ -387,7 +387,7 @@ impl Stream {
             (self.attempts, self.rnr_naks, self.timer_from) = (0, said_before.into(), now);
         }
         if went_on {
-            // What an RNR NAK was about has arrived; another is about another.
+            // The request of an RNR NAK has arrived; another is about another.
             self.waiting = false;
         }
         self.on_oldest(now);
@@ -424,7 +424,7 @@ impl Stream {
         }
     }
 
-    /// The network did something to a request whose last PSN is this one, or to an answer to that.
+    /// The network disturbed the request that ends with this PSN, or to an answer to that.
     pub(crate) fn on_disturbed(&mut self, psn: u64) {
         self.disturbed.push(psn);
     }

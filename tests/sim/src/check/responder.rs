@@ -1,4 +1,4 @@
-//! What a responder answers: to what arrived, and never more than that.
+//! Answers of a responder: to packets that arrived, and never more than that.
 
 use crate::{
     frame::{Kind as FrameKind, Seen},
@@ -48,7 +48,7 @@ impl Stream {
     pub(crate) fn check_answer(&mut self, seen: &Seen<'_>) -> Result<u64, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
         let is_nak = seen.kind == FrameKind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
-        // What a frame of an earlier life complains of may not have been sent yet.
+        // The PSN in a NAK of an earlier life may not have been sent yet.
         let end = self.frontier + u64::from(is_nak && self.provokes(psn));
         demand!(psn < end, "ack", "an answer for PSN {}, which was never sent", seen.psn);
         if seen.kind == FrameKind::ReadResponse {
@@ -91,7 +91,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The PSN of a NAK is the expected one: what came before it was executed, and it was not.
+    /// The PSN of a NAK is the expected one: all before it was executed, and it was not.
     fn check_expected(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         let (written, unexecuted) = (self.written, self.unexecuted());
         demand!(
@@ -107,7 +107,7 @@ impl Stream {
 
     fn check_sequence_nak(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         self.check_expected(seen, psn)?;
-        // Who makes a key invalid may have had to drop the very packet meanwhile.
+        // A responder that makes a key invalid may have had to drop the very packet meanwhile.
         let is_behind = psn < self.meanwhile;
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
@@ -144,7 +144,8 @@ impl Stream {
         let message = self.message_mut(id).expect("found");
         let takes = message.kind == Kind::Send || (message.imm.is_some() && at + 1 == message.packets);
         message.rows |= trait_bit(Trait::ReceiverNotReady);
-        // What follows is dropped until this one comes again, and it may overtake it then.
+        // Packets that follow are dropped until this one comes again, and they may overtake it
+        // then.
         self.excuse(self.settings.window.into());
         demand!(takes, "rnr", "RNR NAK of PSN {}, which takes no receive", seen.psn);
         Ok(())
@@ -169,7 +170,7 @@ impl Stream {
         self.check_expected(seen, psn)
     }
 
-    /// What an atomic operation found the one time that it was executed.
+    /// The original value of an atomic operation, the one time that it was executed.
     fn check_atomic_ack(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         let Some((id, _)) = self.find(psn) else { return Ok(()) };
         let message = self.message(id).expect("found");
@@ -208,8 +209,8 @@ impl Stream {
             "a READ that must be refused is answered: {message:?}"
         );
         self.skip_executed();
-        // Annex A19: what a FLUSH covers, and the eight bytes of an atomic WRITE, are there before
-        // the answer is. A READ, too, sees all that comes before it.
+        // Annex A19: the range of a FLUSH, and the eight bytes of an atomic WRITE, are visible
+        // before the answer is. A READ, too, sees all that comes before it.
         demand!(
             self.executed.id > id,
             "placement",
@@ -231,7 +232,7 @@ impl Stream {
         }
         let skip = at * self.mtu();
         let bytes = (message.length - skip).min(self.mtu()) as usize;
-        // What the requester has had already may have been overwritten since.
+        // Data that the requester has had already may have been overwritten since.
         let wanted = psn >= self.una;
         demand!(
             seen.payload.len() == bytes && (!wanted || self.may_bring(id, skip, seen.payload)),

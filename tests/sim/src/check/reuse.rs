@@ -49,8 +49,8 @@ impl Stream {
         Ok(())
     }
 
-    /// All before `to` is acknowledged. Who goes back sends all again that was under way when a
-    /// loss before it is made good.
+    /// All before `to` is acknowledged. A go-back-N requester sends all again that was under way
+    /// when a loss before it is made good.
     pub(super) fn on_made_good(&mut self, to: u64) {
         if self.timed_out || self.disturbed.iter().any(|psn| *psn < to) {
             self.sent_again_until = self.frontier;
@@ -67,8 +67,8 @@ impl Stream {
         }
     }
 
-    /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or
-    /// that was so and all is sent again. A peer that has failed acknowledges nothing.
+    /// Some unacknowledged packet was lost, damaged or late, or the ACK timer ran out; or one of
+    /// these happened and all is sent again. A peer that has failed acknowledges nothing.
     fn is_excused(&self, message: &Message) -> bool {
         self.is_unheard
             || self.timed_out

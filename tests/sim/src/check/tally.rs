@@ -1,4 +1,4 @@
-//! The engine's counters against what was seen on the wire.
+//! The engine's counters against the packets on the wire.
 
 use roced_transport::{
     counters::{QpCount, QpCounters},
@@ -8,14 +8,14 @@ use roced_transport::{
 use super::requester::What;
 use crate::violation::{Checked, demand};
 
-/// What one endpoint did, as seen from outside.
+/// Work of one endpoint, as seen from outside.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// Frames given to it.
     pub(crate) given: u64,
     pub(crate) given_corrupt: u64,
     pub(crate) requests: u64,
-    /// Packets sent again, questions, and what may be either.
+    /// Packets sent again, questions, and packets that may be either.
     retransmitted: u64,
     questions: u64,
     either: u64,

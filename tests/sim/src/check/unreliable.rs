@@ -1,7 +1,7 @@
-//! Services without answers: what leaves, once and in its turn. An unreliable connection: what its
-//! sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
-//! message goes on where the one before ended, or it is lost; what comes late or twice is not
-//! there.
+//! Services without answers: packets leave once and in their turn. An unreliable connection: the
+//! packets that its sender sends, and those that its receiver takes. Each packet leaves once, in
+//! its turn. A message goes on where the one before ended, or it is lost; late packets and
+//! duplicates do not count.
 
 use super::requester::{Sent, What};
 use crate::{
@@ -10,17 +10,17 @@ use crate::{
     violation::{Checked, Violation, demand},
 };
 
-/// What the receiver is in the middle of.
+/// The message that the receiver is in the middle of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inbox {
     /// The PSN behind the last that it listened to.
     pub(crate) expected: u64,
-    /// The message whose packets it has so far.
+    /// The message of the packets that it has so far.
     pub(crate) under_way: Option<u64>,
 }
 
 impl Stream {
-    /// A packet leaves that nobody answers.
+    /// A packet without an answer leaves.
     pub(crate) fn check_unanswered(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, Violation> {
         let psn = self.unwrap_psn(seen.psn);
         demand!(psn == self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
@@ -31,7 +31,7 @@ impl Stream {
         self.check_packet(id, at, seen)?;
         self.check_destination(id, seen)?;
         let end = psn + 1;
-        // Nobody says that it arrived: it is done.
+        // No answer says that it arrived: it is done.
         (self.frontier, self.una, self.una_at_least, self.alive_at) = (end, end, end, now);
         Ok(Sent { rows: self.message(id).expect("found").rows, what: What::First, end })
     }
@@ -60,7 +60,7 @@ impl Stream {
         if psn < inbox.expected {
             return None;
         }
-        let (id, at) = self.find(psn).expect("messages that nobody answers are kept");
+        let (id, at) = self.find(psn).expect("messages without answers are kept");
         let follows = psn == inbox.expected;
         let goes_on = at == 0 || follows && inbox.under_way == Some(id);
         self.inbox.under_way = goes_on.then_some(id);

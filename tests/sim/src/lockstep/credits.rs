@@ -6,10 +6,10 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// Far from the wrap of what is counted.
+/// Far from the wrap of the count.
 const BASE: u64 = 1 << 32;
 
-/// What is known of the limit. It is the highest that any answer allowed, so it is never below the
+/// Knowledge of the limit. It is the highest that any answer allowed, so it is never below the
 /// engine's.
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -28,8 +28,8 @@ impl Limit {
         Self { sent: BASE, limit: 0, is_known: false, probe: None }
     }
 
-    /// An answer to what was sent is about to be given to the engine. `must_count`: it is not of
-    /// the past.
+    /// An answer to sent packets is about to be given to the engine. `must_count`: it is not of the
+    /// past.
     pub(crate) fn on_answer(&mut self, packet: &Packet, must_count: bool) {
         let Some(aeth) = packet.aeth.filter(|aeth| aeth.syndrome < 0x20) else { return };
         match credits(aeth.syndrome) {
@@ -62,7 +62,7 @@ impl Limit {
             number - BASE,
             self.limit as i64 - BASE as i64
         );
-        // What was beyond the limit then may be within it now.
+        // A packet beyond the limit then may be within it now.
         let probe = self.probe.replace((psn, number)).filter(|(psn, number)| *psn >= una && *number > self.limit);
         demand!(
             probe.is_none(),

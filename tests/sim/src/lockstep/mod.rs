@@ -1,10 +1,10 @@
 //! The engine's queue pair against the plain model, step by step: each frame that the engine gets
-//! and each work request goes to both, and what the engine then writes, completes and sends must be
-//! something that the model allows.
+//! and each work request goes to both, and all that the engine then writes, completes and sends
+//! must be something that the model allows.
 //!
-//! The specification leaves choices open: when to acknowledge, what to send again, whether a packet
-//! that comes early is kept. So the model says what must have happened by now, and what may have;
-//! what the engine shows decides between the two.
+//! The specification leaves choices open: when to acknowledge, which packets to send again, whether
+//! a packet that comes early is kept. So the model has a lower bound, all that must have happened
+//! by now, and an upper bound, all that may have; the engine's output decides between the two.
 
 mod credits;
 mod requester;
@@ -20,7 +20,7 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// What a queue pair was told when it was made.
+/// Creation attributes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) mtu: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) sink_bytes: usize,
 }
 
-/// What the engine does to its host.
+/// Effect of the engine on its host.
 #[derive(Clone)]
 pub(crate) enum Did {
     Write { at: u32, bytes: Vec<u8> },
@@ -117,7 +117,7 @@ impl Shadow {
         if self.is_over() { Ok(()) } else { self.requester.check_progress() }
     }
 
-    /// A frame leaves the engine, whose host's memory is this.
+    /// A frame leaves the engine; `memory` is that of its host.
     pub(crate) fn check_sent(&mut self, packet: &Packet, memory: &Memory) -> Checked {
         demand!(
             packet.dest_qpn == self.settings.dest_qpn && packet.mig_req,

@@ -1,4 +1,4 @@
-//! The sending side: what is sent, what the answers allow, what completes.
+//! The sending side: packets sent, packets that the answers allow, completions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,8 +12,8 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// The model of the engine as requester. What it holds for acknowledged lies between two PSNs: the
-/// lower one if it takes no answer before its turn, the upper one if it keeps them all.
+/// The model of the engine as requester. The PSN that it holds for acknowledged lies between two
+/// PSNs: the lower one if it takes no answer before its turn, the upper one if it keeps them all.
 #[derive(Debug)]
 pub(crate) struct RequesterShadow {
     settings: Settings,
@@ -75,7 +75,7 @@ impl RequesterShadow {
         self.queue.push_back(Posted { work, first, end: self.end, ssn: self.posted });
     }
 
-    /// What it may hold for the oldest that is unacknowledged.
+    /// The PSN that it may hold for the oldest unacknowledged one.
     pub(crate) const fn una(&self) -> u64 {
         self.una_most
     }
@@ -101,8 +101,8 @@ impl RequesterShadow {
             self.fatal.get_or_insert((psn, syndrome));
         }
         self.acknowledged = self.acknowledged.max(to);
-        // The least: what has no answers of its own, up to the first READ or atomic operation, and
-        // what comes in its turn.
+        // The least: messages without answers of their own, up to the first READ or atomic
+        // operation, and answers that come in their turn.
         self.una_least = self.walk(self.una_least, |psn, answered| !answered && psn < to);
         if is_result {
             if psn == self.una_least && self.at(psn).is_some_and(|posted| posted.work.op.is_answered()) {
@@ -235,7 +235,7 @@ impl RequesterShadow {
         Ok(())
     }
 
-    /// What must have happened has.
+    /// All that must have happened has.
     pub(crate) fn check_progress(&mut self) -> Checked {
         let late = self
             .queue
@@ -248,7 +248,7 @@ impl RequesterShadow {
         Ok(())
     }
 
-    /// What nothing can be said about any more is dropped.
+    /// Entries without any further rule are dropped.
     fn forget(&mut self) {
         let unplaced = self.next_placed().map_or(u64::MAX, |(psn, ..)| psn);
         while let Some(front) = self.queue.front() {

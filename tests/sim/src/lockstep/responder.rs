@@ -1,4 +1,4 @@
-//! The executing side: what was executed, in which order, and what is said about it.
+//! The executing side: executed requests, their order, and the answers about them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// READs that were asked for, remembered for what answers them.
+/// READs that were asked for, remembered for their answers.
 const ASKED: usize = 256;
 
 /// The model of the engine as responder. Its expected PSN may be behind the engine's by requests
@@ -131,7 +131,7 @@ impl ResponderShadow {
                     self.owed.push_back((psn, psn + psns));
                     self.ask(psn, psn + psns);
                 }
-                // What came before its turn and is behind it now is a duplicate.
+                // A packet that came before its turn and is behind it now is a duplicate.
                 let later = self.ahead.split_off(&self.model.expected);
                 for (psn, packets) in std::mem::replace(&mut self.ahead, later) {
                     packets.iter().for_each(|packet| self.on_duplicate(packet, psn));
@@ -246,7 +246,7 @@ impl ResponderShadow {
         self.check_credits(packet)
     }
 
-    /// Answers of READs and atomic operations come before what acknowledges them (IBTA v1
+    /// Answers of READs and atomic operations come before the ACK that covers them (IBTA v1
     /// 9.7.5.1.4: the other way round they count as lost).
     fn check_owed(&self, packet: &Packet, end: u64) -> Checked {
         let owed = self.owed.front().filter(|(from, _)| *from < end);
@@ -274,8 +274,8 @@ impl ResponderShadow {
     }
 
     /// The ACK of an older PSN, to a duplicate: the count at that PSN is true, and so is each up to
-    /// the present one, as the MSN counts what is complete when the answer is given (IBTA v1
-    /// 9.7.7.1).
+    /// the present one, as the MSN counts the requests that are complete when the answer is given
+    /// (IBTA v1 9.7.7.1).
     fn check_msn_of_duplicate(&self, packet: &Packet, psn: u64) -> Checked {
         let (least, most) = (self.model.msn_at(psn), self.model.msn);
         let age = |msn: u32| most.wrapping_sub(msn) & 0x00ff_ffff;
@@ -301,7 +301,7 @@ impl ResponderShadow {
         Ok(())
     }
 
-    /// The ACK of the newest says how many receives there are, rounded down to what a code can say,
+    /// The ACK of the newest says how many receives there are, rounded down to the value of a code,
     /// or nothing without flow control.
     fn check_offer(&self, packet: &Packet) -> Checked {
         let receives = self.model.receives.len() as u64;
@@ -408,7 +408,7 @@ impl ResponderShadow {
     }
 }
 
-/// Whether the engine did what was wanted, and what is left of that.
+/// Whether the engine had the wanted effect, and the rest of that effect.
 fn compare(did: &Did, wanted: &Effect) -> (bool, Option<Effect>) {
     match (did, wanted) {
         (Did::Write { at, bytes }, Effect::Write { at: place, bytes: all }) => {

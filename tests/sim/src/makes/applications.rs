@@ -1,5 +1,5 @@
-//! Applications of one direction: work that one host posts, and what it and the other must see of
-//! it.
+//! Applications of one direction: work that one host posts, and the effects that it and the other
+//! must see.
 
 use std::collections::VecDeque;
 
@@ -119,7 +119,7 @@ impl Application {
             return None;
         }
         self.quota -= 1;
-        // Now and then what was posted stays alone for a while.
+        // Now and then a posted request stays alone for a while.
         if random.one_in(8) {
             self.think_until = now + random.pick(&[5_000, 100_000, 1_000_000]);
         }
@@ -139,7 +139,7 @@ impl Application {
     pub(crate) fn refused(&mut self, random: &mut Random) -> Vec<Work> {
         let first = self.atomic(random, true, false);
         let second = self.read(random, true, false);
-        // The engine never sends what the specification does not know; other makes do.
+        // The engine never sends opcodes outside the specification; other makes do.
         if self.host == 1 && random.one_in(3) {
             return vec![first, second, self.reserved(random)];
         }
@@ -160,7 +160,7 @@ impl Application {
         vec![first, second, bad]
     }
 
-    /// A request of an opcode without a meaning, which nobody can execute.
+    /// A request of an opcode without a meaning, which no responder can execute.
     fn reserved(&mut self, random: &mut Random) -> Work {
         let op = Op::Reserved(random.pick(&[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f]));
         let length = random.pick(&[0, 28, 44]);
@@ -239,7 +239,7 @@ impl Application {
     }
 
     fn read(&mut self, random: &mut Random, signaled: bool, fenced: bool) -> Work {
-        // What was just written is read back; a later WRITE does not come there for a while.
+        // The data just written is read back; a later WRITE does not come there for a while.
         let back = self.written.take().filter(|_| random.one_in(2));
         let (remote_va, rkey, sea, length) = match back {
             Some((at, sea, length)) => (SINK_VA + u64::from(at), SINK_KEY, sea, length),
@@ -287,7 +287,7 @@ impl Application {
         Receive { wr_id: RECEIVE_ID + index, at, bytes: RECV_BYTES }
     }
 
-    /// A receive of the other host, whose memory that is, completes.
+    /// A receive of the other host, the owner of `memory`, completes.
     pub(crate) fn check_arrived(&mut self, arrived: &Arrived, memory: &Memory) -> Checked {
         let index = self.taken;
         self.taken += 1;

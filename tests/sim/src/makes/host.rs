@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   source   the host's half of the sea, never written
-//!   sink     | WRITEs land here | receive buffers | words for atomic operations | READs land here | what atomic operations found |
+//!   sink     | WRITEs land here | receive buffers | words for atomic operations | READs land here | originals of atomic operations |
 //! ```
 
 use roced_transport::{
@@ -79,7 +79,7 @@ pub(crate) const fn sge(key: u32, at: u32, length: u32) -> Sge {
 #[derive(Debug)]
 pub(crate) struct EngineHost {
     pub(crate) memory: Memory,
-    /// What the engine did since this was last taken.
+    /// Effects of the engine since they were last taken.
     pub(crate) did: Vec<Did>,
     pub(crate) qpn: Qpn,
 }

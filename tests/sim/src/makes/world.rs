@@ -57,7 +57,7 @@ pub(crate) struct World {
     una: [u64; 2],
     /// The same since work was posted that is refused.
     disturbed_at_end: u32,
-    /// The direction whose last work is refused.
+    /// The direction with a refused last work request.
     ends_badly: Option<usize>,
     now: u64,
     alive_at: u64,
@@ -73,7 +73,7 @@ impl World {
         let mut random = Random::new(seed ^ 0x6d61_6b65 << 32);
         let number = random.below(Make::NAMES.len() as u64) as usize;
         let make = Make::draw(number, &mut random);
-        // What a peer that is gone or a link that is down explains is left to the other world.
+        // Cases of a peer that is gone or a link that is down are left to the other world.
         let weather = Weather { link_down: 0, peer_restart: 0, mtu_change: 0, ..Weather::forecast(&mut random) };
         let settings = Settings {
             mtu: random.pick(&[256, 256, 512, 1024]),
@@ -246,7 +246,7 @@ impl World {
         self.network.give_back(bytes);
     }
 
-    /// The engine has had a turn: what it did is looked at.
+    /// The engine has had a turn: its effects are checked.
     fn settle(&mut self) {
         let did = std::mem::take(&mut self.host.did);
         self.on_progress(0, self.shadow.requester.una());
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// What was refused ended as it must, unless frames were lost.
+    /// Refused work ended as it must, unless frames were lost.
     fn check_end(&self, from: usize, id: u64, status: Status) -> Checked {
         let Some(wanted) = self.applications[from].refusal.filter(|_| status != Status::Success) else { return Ok(()) };
         demand!(

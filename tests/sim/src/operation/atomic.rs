@@ -1,4 +1,4 @@
-//! CMP_SWAP and FETCH_ADD, and one whose address the responder must refuse.
+//! CMP_SWAP and FETCH_ADD, and one with an address that the responder must refuse.
 
 use super::{Composer, Operation};
 use crate::message::{Kind, Message, Outcome};

@@ -1,5 +1,4 @@
-//! READs of memory that counts up, several at once, and READs of what a message just before has put
-//! there.
+//! READs of memory that counts up, several at once, and READs of the data of a message just before.
 
 use super::{Composer, Operation};
 use crate::{
@@ -29,7 +28,7 @@ fn counting(composer: &mut Composer<'_>) {
         let most = if few { 64 } else { 4 * composer.mtu };
         let length = composer.some_length(most.min(composer.longest())).next_multiple_of(8);
         let offset = composer.random.below(u64::from(COUNTING_BYTES - length) / 8 + 1) as u32 * 8;
-        // Half of them read what all read.
+        // Half of them read the common place.
         let offset = if composer.random.one_in(2) { 0 } else { offset };
         let message = composer.read_counts(offset, length);
         composer.post(message);
@@ -51,7 +50,7 @@ fn other(composer: &mut Composer<'_>) {
     composer.post(message);
 }
 
-/// A SEND, or an atomic operation, and a READ that must see what it did.
+/// A SEND, or an atomic operation, and a READ that must see its effect.
 fn behind(composer: &mut Composer<'_>) {
     if !composer.back_is_free {
         return (super::send::SEND.compose)(composer);

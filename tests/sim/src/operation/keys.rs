@@ -63,7 +63,7 @@ fn stale_key(composer: &mut Composer<'_>) {
     composer.post(refused(Message { stale: true, ..sound }));
 }
 
-/// READs whose answers the refusal of what follows may overtake, or none.
+/// READs with answers that the refusal of a later request may overtake, or none.
 fn read_before(composer: &mut Composer<'_>) {
     for _ in 0..composer.random.below(3) {
         let length = composer.random.within(1, u64::from(composer.mtu) * 4) as u32;

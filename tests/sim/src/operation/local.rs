@@ -1,4 +1,4 @@
-//! Keys of the sender's own side: LOCAL_INV, and what fails there, in the middle of a message.
+//! Keys of the sender's own side: LOCAL_INV, and failures there, in the middle of a message.
 
 use super::{Composer, Operation};
 use crate::{

@@ -1,4 +1,4 @@
-//! What applications ask for, as a table: one small file an operation, or a family of them. A row
+//! Requests of applications, as a table: one small file an operation, or a family of them. A row
 //! has a name, how often it is drawn, and a function that composes its work requests.
 
 mod atomic;
@@ -75,7 +75,7 @@ const FATAL: &[Operation] = &[
     placement::PERSISTENT,
 ];
 
-/// Operations of an unreliable connection that its sender completes, whatever becomes of them.
+/// Operations of an unreliable connection that its sender completes, regardless of their fate.
 const UNRELIABLE: &[Operation] = &[
     unreliable::SEND,
     unreliable::SEND_IMM,
@@ -90,7 +90,7 @@ const UNRELIABLE: &[Operation] = &[
 /// Operations that end an unreliable connection.
 const UNRELIABLE_FATAL: &[Operation] = &[unreliable::WRONG_LKEY];
 
-/// Datagrams, which their sender completes, whoever gets them.
+/// Datagrams, which their sender completes, received or not.
 const DATAGRAM: &[Operation] = &[datagram::SEND, datagram::SEND_IMM, datagram::WRONG_QKEY, datagram::WRONG_QP];
 
 /// Datagrams that cannot be sent: no frame shows them, and they have no row.
@@ -99,7 +99,7 @@ const DATAGRAM_FATAL: &[Operation] = &[datagram::WRONG_LKEY, datagram::TOO_LONG,
 /// All that have rows, in the order of the rows.
 const ALL: [&[Operation]; 5] = [SOUND, FATAL, UNRELIABLE, UNRELIABLE_FATAL, DATAGRAM];
 
-/// What may be said of a message besides its operation; rows of their own.
+/// Traits of a message besides its operation; rows of their own.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Trait {
@@ -144,12 +144,12 @@ pub(crate) fn draw(random: &mut Random, service: Service, fatal: bool) -> (&'sta
     unreachable!("less than the sum of all weights")
 }
 
-/// What an application says when it is asked whether a message is there.
+/// The answer of an application that is asked whether a message is there.
 pub(crate) fn answer() -> (&'static Operation, u64) {
     (&send::SEND, 1)
 }
 
-/// What composing needs and gives.
+/// Input and output of composing.
 pub(crate) struct Composer<'c> {
     pub(crate) random: &'c mut Random,
     pub(crate) mtu: u32,
@@ -170,7 +170,7 @@ pub(crate) struct Composer<'c> {
     /// Where the next WRITE and the next READ put their bytes.
     pub(crate) write_at: &'c mut u32,
     pub(crate) read_at: &'c mut u32,
-    /// Nothing that was posted before reads what was written to be read back.
+    /// No earlier request reads the area of data to be read back.
     pub(crate) back_is_free: bool,
     /// Nothing that was posted before makes the peer's key invalid that is taken back now and then.
     pub(crate) key_is_free: bool,
@@ -180,7 +180,7 @@ pub(crate) struct Composer<'c> {
     pub(crate) own_generation: u32,
     /// Generation of the peer's key that is taken back now and then.
     pub(crate) generation: u32,
-    /// The index of the receive that the next SEND takes; `None` if nobody knows.
+    /// The index of the receive that the next SEND takes; `None` if that is unknown.
     pub(crate) next_receive: Option<u64>,
     /// Nothing that was posted before uses the memory that is used again; the memory.
     pub(crate) reuse_is_free: bool,
@@ -288,7 +288,7 @@ impl Composer<'_> {
         self.outgoing(Kind::Send, length)
     }
 
-    /// A datagram to somebody who takes it.
+    /// A datagram to a queue pair that takes it.
     pub(crate) fn datagram(&mut self) -> Message {
         let length = self.length(self.mtu);
         let (qpn, qkey) = self.random.pick(&self.partners);
@@ -333,7 +333,7 @@ impl Composer<'_> {
         self.read_of(data, length, remote_va, SOURCE_KEY)
     }
 
-    /// A READ of what a WRITE before it has put there.
+    /// A READ of the data of a WRITE before it.
     pub(crate) fn read_back(&mut self, written: &Message) -> Message {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
     }
@@ -354,7 +354,7 @@ impl Composer<'_> {
         Message { expected: Expected::Counting(offset), ..message }
     }
 
-    /// A READ of what a SEND before it puts into the receive of that index.
+    /// A READ of the data that a SEND before it puts into the receive of that index.
     pub(crate) fn read_received(&mut self, sent: &Message, index: u64) -> Message {
         let buffer = (index % u64::from(RECV_SLOTS)) as u32;
         let remote = self.slot as u32 * SLOT_BYTES + RECV_AT + buffer * RECV_BYTES;
@@ -371,7 +371,7 @@ impl Composer<'_> {
         [Message { remote, remote_va, ..message }, Message { expected: Expected::Word, ..read }]
     }
 
-    /// A FLUSH of what a WRITE before it puts there, or of all that its key opens.
+    /// A FLUSH of the data of a WRITE before it, or of all that its key opens.
     pub(crate) fn flush(&mut self, written: &Message) -> Message {
         let level = self.random.pick(&[flush::RANGE, flush::REGION]);
         Message {
@@ -405,7 +405,7 @@ impl Composer<'_> {
             return Message { remote, remote_va, rkey: SINK_KEY, swap_or_add, ..message };
         }
         let message = self.read_of(Pieces::default(), 8, remote_va, SINK_KEY);
-        // Few values, so that what is compared with is there now and then.
+        // Few values, so that the compared value is there now and then.
         let swap = kind == Kind::CompareSwap;
         let swap_or_add = if swap { self.random.below(3) } else { self.random.next() };
         let compare = if swap { self.random.below(3) } else { 0 };
@@ -452,7 +452,7 @@ impl Composer<'_> {
     }
 }
 
-/// A message that the responder refuses for its key, range or right, whatever it would have done.
+/// A message that the responder refuses for its key, range or right, regardless of its operation.
 pub(crate) fn refused(message: Message) -> Message {
     Message { outcome: Outcome::RemoteAccess, writable: 0, ..message }
 }

@@ -1,5 +1,5 @@
 //! Memory placement extensions (annex A19): FLUSH, and atomic WRITE, alone or as programs use them:
-//! what was written is made visible, and then eight bytes say so.
+//! the written data is made visible, and then eight bytes say so.
 
 use roced_types::flush;
 
@@ -28,7 +28,7 @@ fn atomic_write(composer: &mut Composer<'_>) {
     composer.post(message);
 }
 
-/// Nobody's memory outlives a power failure.
+/// No memory here outlives a power failure.
 fn persistent(composer: &mut Composer<'_>) {
     let written = composer.write(100);
     let message = composer.flush(&written);

@@ -1,4 +1,4 @@
-//! RDMA READ: of memory that never changes, and of what a WRITE just before it has put there.
+//! RDMA READ: of memory that never changes, and of the data of a WRITE just before it.
 
 use super::{Composer, Operation};
 

@@ -29,16 +29,16 @@ fn send_invalidate(composer: &mut Composer<'_>) {
     if !composer.key_is_free {
         return send(composer);
     }
-    // One without bytes that waits for its key would have a shared receive, and nobody could see
-    // which.
+    // One without bytes that waits for its key would have a shared receive, and no checker could
+    // see which.
     let length = composer.length(RECV_BYTES).max(u32::from(composer.shares));
     let message = composer.send(length);
     let Message { rkey, .. } = composer.by_slot_key(message.clone());
     composer.post(Message { rkey, invalidates: true, ..message });
 }
 
-/// IBTA v1 9.7.5.2.5: what no longer fits the receive buffer is an invalid request. All before it
-/// has arrived.
+/// IBTA v1 9.7.5.2.5: a packet that no longer fits the receive buffer is an invalid request. All
+/// before it has arrived.
 fn too_long(composer: &mut Composer<'_>) {
     let length = RECV_BYTES + composer.random.within(1, 2000) as u32;
     let message = composer.send(length);

@@ -1,4 +1,4 @@
-//! What an unreliable connection has: SEND and WRITE. The sender completes them when they have
+//! Operations of an unreliable connection: SEND and WRITE. The sender completes them when they have
 //! left, also those that the receiver must drop.
 
 use super::{Composer, Operation, keys, local, refused, send, write};

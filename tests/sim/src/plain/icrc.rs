@@ -1,4 +1,4 @@
-//! The invariant CRC of a frame (annex A17): CRC-32 over what no router changes.
+//! The invariant CRC of a frame (annex A17): CRC-32 over the fields that no router changes.
 
 /// Eight tables: the CRC of a byte that `n` bytes follow.
 static TABLES: [[u32; 256]; 8] = tables();
@@ -41,8 +41,8 @@ fn crc(mut crc: u32, bytes: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, byte| crc >> 8 ^ TABLES[0][usize::from(crc as u8 ^ byte)])
 }
 
-/// The ICRC of a frame whose IP header begins at 14 and whose BTH begins at `bth`; the frame ends
-/// before its ICRC.
+/// The ICRC of a frame with the IP header at 14 and the BTH at `bth`; the frame ends before its
+/// ICRC.
 pub(crate) fn icrc(frame: &[u8], bth: usize) -> [u8; 4] {
     let mut head = frame[14..bth + 5].to_vec();
     if bth == 42 {

@@ -1,16 +1,16 @@
-//! Makes of queue pairs: what the specification leaves open, as adapters and Linux rxe have decided
-//! it.
+//! Makes of queue pairs: points that the specification leaves open, as adapters and Linux rxe have
+//! decided them.
 
 use crate::random::Random;
 
 /// Which requests are acknowledged when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
-    /// What asks, what ends a message, and each duplicate: at once.
+    /// Packets that ask, last packets of messages, and each duplicate: at once.
     Each,
-    /// What asks, and nothing else.
+    /// Packets that ask, and nothing else.
     Asked,
-    /// What asks, after so many nanoseconds at the most: one for all that came by then.
+    /// Packets that ask, after so many nanoseconds at the most: one for all that came by then.
     Coalesced(u64),
 }
 
@@ -63,7 +63,7 @@ impl Make {
         "armed for migration",
     ];
 
-    /// One of that number, with what varies among its kind.
+    /// One of that number, with the variations of its kind.
     pub(crate) fn draw(number: usize, random: &mut Random) -> Self {
         let plain = Self {
             number,

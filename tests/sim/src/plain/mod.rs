@@ -4,7 +4,7 @@
 //! ```text
 //!   Packet (packet, icrc)   a frame taken apart, and built
 //!   Work (work)             a send work request and the packets that it becomes
-//!   Memory (memory)         what keys open
+//!   Memory (memory)         memory that keys open
 //!   Responder               executes requests in PSN order
 //!   Requester               sends work, takes answers, tries again
 //!   Peer                    both, with the habits of a make: a host of the network
@@ -31,7 +31,7 @@ pub(crate) use self::{
     work::{Op, Posted, Work},
 };
 
-/// The count whose low 24 bits are `psn` and that is nearest to `near`.
+/// The count with `psn` as its low 24 bits that is nearest to `near`.
 pub(crate) fn unwrap(psn: u32, near: u64) -> u64 {
     let ahead = psn.wrapping_sub(near as u32) & 0x00ff_ffff;
     if ahead < 1 << 23 { near + u64::from(ahead) } else { near + u64::from(ahead) - (1 << 24) }

@@ -7,7 +7,7 @@ use crate::{
     service::Service,
 };
 
-/// What a frame says.
+/// Content of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) opcode: u8,
@@ -24,7 +24,7 @@ pub(crate) struct Packet {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Between whom a frame travels.
+/// Source and destination of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub(crate) from: usize,
@@ -43,7 +43,7 @@ impl Packet {
         Self::parse_unchecked(frame)
     }
 
-    /// As [`Self::parse`], of a frame whose ICRC has been looked at.
+    /// As [`Self::parse`], of a frame of which the ICRC has been checked.
     pub(crate) fn parse_unchecked(frame: &[u8]) -> Option<Self> {
         let seen = frame::parse(frame).filter(|seen| seen.service == Service::Reliable)?;
         Some(Self {

@@ -75,7 +75,7 @@ impl Peer {
         }
     }
 
-    /// A frame whose ICRC holds.
+    /// A frame with a valid ICRC.
     pub(crate) fn on_packet(&mut self, packet: &Packet, now: u64) {
         if !packet.is_request() {
             self.requester.on_answer(packet, &mut self.memory, now);
@@ -124,7 +124,7 @@ impl Peer {
                 }
             }
             Verdict::NotReady => {
-                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1
+                // A later packet is ahead of a packet that will come again: no NAK for it (IBTA v1
                 // 9.7.5.2.8).
                 (self.nak_given, self.not_ready) = (true, true);
                 self.answer(expected, 0x20 | self.rnr_timer);

@@ -32,7 +32,7 @@ pub(crate) struct Done {
     pub(crate) status: Status,
 }
 
-/// What a requester is told when it is made.
+/// Creation attributes of a requester.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) mtu: u32,
@@ -204,8 +204,8 @@ impl Requester {
         self.on_progress(now);
     }
 
-    /// All before `to` is acknowledged, but for what has answers of its own. False when such an
-    /// answer is missing.
+    /// All before `to` is acknowledged, but for messages with answers of their own. False when such
+    /// an answer is missing.
     fn advance(&mut self, to: u64, now: u64) -> bool {
         let before = self.una;
         let mut whole = true;

@@ -155,7 +155,7 @@ impl Responder {
         self.history.iter().rev().find(|(from, _)| *from <= psn).map_or(0, |(_, msn)| *msn)
     }
 
-    /// The kept request whose answers have this PSN.
+    /// The kept request with answers of this PSN.
     pub(crate) fn kept_at(&self, psn: u64) -> Option<&Kept> {
         self.kept.iter().find(|kept| (kept.first..kept.end).contains(&psn))
     }

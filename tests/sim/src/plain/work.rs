@@ -3,7 +3,7 @@
 use super::{packet::Packet, wire};
 use crate::frame::{AtomicEth, Reth};
 
-/// What a work request does.
+/// Operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Send,

@@ -1,5 +1,5 @@
-//! What is evidence that the last ACK was lost with its sender, and what is not. In the recording A
-//! asks, three SENDs, so it is rxe that is left behind; both sides are judged alike.
+//! Recordings with and without evidence that the last ACK was lost with its sender. In the
+//! recording A asks, three SENDs, so it is rxe that is left behind; both sides are judged alike.
 
 use super::{
     lives::{FIRST, between},

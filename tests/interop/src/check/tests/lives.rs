@@ -47,8 +47,8 @@ fn a_number_that_is_used_by_another_connection_is_another_life() {
     }
 }
 
-/// Three SENDs; then a WRITE of five packets and another, as they would look to whoever takes them
-/// for more of the same, all but one that goes on where the SENDs ended.
+/// Three SENDs; then a WRITE of five packets and another, as they would look to a checker that
+/// takes them for more of the same, all but one that goes on where the SENDs ended.
 #[test]
 fn a_pair_that_was_reset_begins_another_life_wherever_its_psns_are() {
     for off in [-0x40_0000, -100, -4, -1, 0, 1, 2, 4, 10, 0x40_0000] {
@@ -70,7 +70,7 @@ fn a_pair_that_was_refused_and_reset_begins_another_life() {
     }
 }
 
-/// The switch may lose whatever it likes: who sent it knows better.
+/// The switch may lose any frame: the port of its sender shows it.
 #[test]
 fn a_life_of_which_nothing_arrived_was_one() {
     for off in [10, 0x40_0000] {
@@ -104,7 +104,7 @@ fn a_long_read_is_no_new_life() {
     assert_eq!(judged(&one(&frames), Some(mtu)), GOOD);
 }
 
-/// A READ that nobody answers tells the path MTU only by the PSNs that it takes.
+/// A READ without an answer tells the path MTU only by the PSNs that it takes.
 #[test]
 fn a_path_mtu_that_no_packet_fills_is_found() {
     let mut frames = recorded("rc_read_only.pcap");
@@ -122,7 +122,7 @@ fn a_hole_in_the_psns_is_no_new_life_even_where_a_message_begins() {
     for packets in [1, 2] {
         let mut frames = recorded("rc_send_only_ipv4.pcap");
         let lost = FIRST + 1..FIRST + 1 + packets;
-        // Whoever sent it is asked for it in vain.
+        // Its sender is asked for it in vain.
         frames.retain(|seen| seen.kind.is_response() || !lost.contains(&seen.psn));
         let mut more = frames[0].clone();
         (more.psn, more.at_ns) = (FIRST + 3, more.at_ns + SECOND_NS);
@@ -150,7 +150,7 @@ fn message_numbers_that_begin_anew_in_the_middle_are_seen() {
     assert_eq!(rules, ["msn"]);
 }
 
-/// Damage may make of it whatever it likes, also what would say which connection it is.
+/// Damage may change any field of it, also those that tell its connection.
 #[test]
 fn a_corrupted_first_packet_hides_nothing() {
     for change in [

@@ -1,0 +1,480 @@
+//! Identifiers (`rdma_cm_id`): addresses, ports and events of programs, above connections.
+//!
+//! ```text
+//!            bind           resolve_address             resolve_route         connect
+//!   idle ─────────► bound ─────────► (query) ─► resolved ─────────► routed ─────────► connect
+//!                     │ listen                                        accept, reject ─►  │
+//!                     └──────► listening ── CONNECT_REQUEST ─► new identifier ──────►    │
+//!                                                                    disconnected ◄──────┘
+//! ```
+//!
+//! A call returns at once; results come as [`IdEvent`]s. Rules and errors are those of Linux's
+//! rdma_cm.
+
+mod address;
+mod connecting;
+mod errno;
+mod events;
+mod host;
+mod listening;
+mod multicast;
+mod ports;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use roced_types::{DeviceId, gid_of};
+
+use self::ports::{PortUse, Ports};
+pub use self::{
+    address::{IdOption, IdPath},
+    connecting::Parameters,
+    errno::CmErrno,
+    events::{EventKind, IdEvent},
+    host::{DeviceAddress, Host},
+};
+use crate::{
+    connection::{CmState, PeerAddress},
+    counters::CmCounters,
+    manager::{CmConfig, CmTransmit, ConnectionManager},
+    random::Generator,
+    wire::{CommId, PortSpace},
+};
+
+/// A program that has identifiers: a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(pub u32);
+
+/// An identifier, or a membership of a multicast group: numbers are the owner's, 1 to 65,535.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdKey {
+    /// Owner.
+    pub owner: OwnerId,
+    /// Number.
+    pub number: u32,
+}
+
+impl IdKey {
+    const NONE: Self = Self { owner: OwnerId(0), number: 0 };
+}
+
+/// IdService of an identifier's queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdService {
+    /// Reliable connection.
+    Reliable,
+    /// Unreliable connection.
+    Unreliable,
+    /// Datagrams.
+    Datagram,
+}
+
+/// State of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdState {
+    /// Created.
+    Idle,
+    /// It has a local address.
+    Bound,
+    /// The neighbor is asked.
+    AddressQuery,
+    /// The destination and its device are known.
+    AddressResolved,
+    /// The path is known.
+    RouteResolved,
+    /// Requests of peers come to it.
+    Listening,
+    /// A connection is being made, or is established.
+    Connect,
+    /// The connection is over.
+    Disconnected,
+    /// The device is gone.
+    Removed,
+}
+
+/// Highest number of an identifier: librdmacm has a table of that size.
+const NUMBER_MAX: u32 = 65_535;
+
+/// Requests of a listener that its program has not taken, at most.
+const BACKLOG_MAX: u32 = 1024;
+
+/// What an identifier was told to do differently.
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    type_of_service: Option<u8>,
+    may_share_port: bool,
+    is_family_only: Option<bool>,
+    ack_timeout: Option<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Identifier {
+    uid: u64,
+    channel: u32,
+    port_space: PortSpace,
+    service: IdService,
+    state: IdState,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+    device: Option<DeviceAddress>,
+    options: Options,
+    path: Option<IdPath>,
+    /// Of the address resolution.
+    deadline: Option<Duration>,
+    connection: Option<CommId>,
+    /// Of a listener.
+    backlog: u32,
+    /// Of a listener: requests that its program may not have taken.
+    waiting: u32,
+    /// Of an identifier that a request made: the depths of the request, as this end uses them.
+    request: Option<Parameters>,
+}
+
+/// A membership of a multicast group.
+#[derive(Clone, Copy, Debug)]
+struct GroupMembership {
+    id: IdKey,
+    group: IpAddr,
+    source: DeviceAddress,
+    is_joined: bool,
+}
+
+/// All identifiers of a host, with their connections.
+#[derive(Debug)]
+pub struct Identifiers {
+    manager: ConnectionManager,
+    ids: BTreeMap<IdKey, Identifier>,
+    memberships: BTreeMap<IdKey, GroupMembership>,
+    last_number: BTreeMap<OwnerId, u32>,
+    by_connection: BTreeMap<CommId, IdKey>,
+    /// Identifiers that wait for a neighbor.
+    by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
+    timers: BTreeSet<(Duration, IdKey)>,
+    ports: Ports,
+    random: Generator,
+    events: VecDeque<IdEvent>,
+}
+
+/// Addresses of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRoute {
+    /// Of this end.
+    pub source: Option<SocketAddr>,
+    /// Of the other end.
+    pub destination: Option<SocketAddr>,
+    /// Local address on its device.
+    pub device: Option<DeviceAddress>,
+    /// IdPath, if it is known.
+    pub path: Option<IdPath>,
+}
+
+/// An identifier as operators see it.
+#[derive(Clone, Copy, Debug)]
+pub struct IdReport {
+    /// Identifier.
+    pub key: IdKey,
+    /// Port space.
+    pub port_space: PortSpace,
+    /// State.
+    pub state: IdState,
+    /// State of its connection, if it has one.
+    pub connection: Option<CmState>,
+    /// Addresses.
+    pub route: IdRoute,
+}
+
+impl Identifiers {
+    /// Without identifiers.
+    pub fn new(config: &CmConfig) -> Self {
+        Self {
+            manager: ConnectionManager::new(config),
+            ids: BTreeMap::new(),
+            memberships: BTreeMap::new(),
+            last_number: BTreeMap::new(),
+            by_connection: BTreeMap::new(),
+            by_neighbor: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            ports: Ports::default(),
+            random: Generator::new(!config.seed),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Creates an identifier of `owner`; its events go to `channel` with `uid`.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoMemory`]: `owner` has 65,535.
+    pub fn create(
+        &mut self,
+        owner: OwnerId,
+        channel: u32,
+        uid: u64,
+        port_space: PortSpace,
+        service: IdService,
+    ) -> Result<IdKey, CmErrno> {
+        let key = self.free_key(owner)?;
+        self.ids.insert(key, Identifier::new(uid, channel, port_space, service));
+        Ok(key)
+    }
+
+    /// A number that was not in use for long.
+    fn free_key(&mut self, owner: OwnerId) -> Result<IdKey, CmErrno> {
+        let last = self.last_number.entry(owner).or_insert(0);
+        let numbers = (0..NUMBER_MAX).map(|at| (*last + at) % NUMBER_MAX + 1);
+        let mut keys = numbers.map(|number| IdKey { owner, number });
+        let key = keys.find(|key| !self.ids.contains_key(key) && !self.memberships.contains_key(key));
+        let key = key.ok_or(CmErrno::NoMemory)?;
+        *last = key.number;
+        Ok(key)
+    }
+
+    /// Destroys an identifier. Its peer is told; no event of it comes any more.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoEntry`].
+    pub fn destroy(&mut self, key: IdKey, host: &mut impl Host, now: Duration) -> Result<(), CmErrno> {
+        let id = self.ids.get(&key).ok_or(CmErrno::NoEntry)?;
+        let connection = id.connection;
+        // Requests with an event that is still here go with their listener.
+        let untold =
+            |event: &&IdEvent| event.owner == key && event.key != key && event.kind == EventKind::ConnectRequest;
+        let untold: VecDeque<IdKey> = self.events.iter().filter(untold).map(|event| event.key).collect();
+        self.cancel_resolution(key);
+        self.give_port_back(key);
+        if let Some(connection) = connection {
+            self.by_connection.remove(&connection);
+            // It may be over already.
+            let _ = self.manager.destroy(connection, now);
+        }
+        self.events.retain(|event| event.key != key && event.owner != key);
+        let memberships = self.memberships.iter().filter(|(_, membership)| membership.id == key);
+        for membership in memberships.map(|(key, _)| *key).collect::<VecDeque<_>>() {
+            self.leave(membership, host)?;
+        }
+        self.ids.remove(&key);
+        self.unlisten_unused();
+        untold.into_iter().try_for_each(|id| self.destroy(id, host, now))
+    }
+
+    /// Destroys all of an owner, which is gone.
+    pub fn destroy_all(&mut self, owner: OwnerId, host: &mut impl Host, now: Duration) {
+        while let Some(key) = self.first_of(owner) {
+            // It is there.
+            let _ = self.destroy(key, host, now);
+        }
+        self.last_number.remove(&owner);
+    }
+
+    /// The first identifier of an owner.
+    pub fn first_of(&self, owner: OwnerId) -> Option<IdKey> {
+        self.range(owner).next().map(|(key, _)| *key)
+    }
+
+    /// Identifiers of an owner with events that go to `channel`.
+    pub fn of_channel(&self, owner: OwnerId, channel: u32) -> impl Iterator<Item = IdKey> + '_ {
+        self.range(owner).filter(move |(_, id)| id.channel == channel).map(|(key, _)| *key)
+    }
+
+    fn range(&self, owner: OwnerId) -> impl Iterator<Item = (&IdKey, &Identifier)> {
+        self.ids.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX })
+    }
+
+    /// Identifiers of an owner.
+    pub fn count_of(&self, owner: OwnerId) -> usize {
+        self.range(owner).count()
+    }
+
+    /// Identifiers.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Nothing is left of any program: no identifier, port or membership. Connections may remain
+    /// for a while, until their peers know.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+            && self.memberships.is_empty()
+            && self.ports.is_empty()
+            && self.by_connection.is_empty()
+            && self.by_neighbor.is_empty()
+            && self.timers.is_empty()
+    }
+
+    /// Connections.
+    pub const fn connections(&self) -> &ConnectionManager {
+        &self.manager
+    }
+
+    /// Connections, to name adapters.
+    pub const fn connections_mut(&mut self) -> &mut ConnectionManager {
+        &mut self.manager
+    }
+
+    /// Counters so far.
+    pub const fn counters(&self) -> &CmCounters {
+        self.manager.counters()
+    }
+
+    /// Events of an identifier go to another channel from now on.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoEntry`].
+    pub fn migrate(&mut self, key: IdKey, channel: u32) -> Result<(), CmErrno> {
+        self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)?.channel = channel;
+        let events = self.events.iter_mut().filter(|event| event.owner == key);
+        events.for_each(|event| event.channel = channel);
+        Ok(())
+    }
+
+    /// Channel of an identifier.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoEntry`].
+    pub fn channel(&self, key: IdKey) -> Result<u32, CmErrno> {
+        Ok(self.ids.get(&key).ok_or(CmErrno::NoEntry)?.channel)
+    }
+
+    /// Addresses of an identifier.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoEntry`].
+    pub fn route(&self, key: IdKey) -> Result<IdRoute, CmErrno> {
+        Ok(self.ids.get(&key).ok_or(CmErrno::NoEntry)?.route())
+    }
+
+    /// All identifiers, for operators.
+    pub fn reports(&self) -> impl Iterator<Item = IdReport> + '_ {
+        self.ids.iter().map(|(key, id)| IdReport {
+            key: *key,
+            port_space: id.port_space,
+            state: id.state,
+            connection: id.connection.and_then(|connection| self.manager.state(connection)),
+            route: id.route(),
+        })
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<CmTransmit> {
+        self.manager.poll_transmit()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<IdEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::on_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let own = self.timers.first().map(|(at, _)| *at);
+        [own, self.manager.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Timers that have expired by `now`.
+    pub fn on_timeout(&mut self, host: &mut impl Host, now: Duration) {
+        while let Some((_, key)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.give_up_neighbor(key);
+        }
+        self.manager.on_timeout(now);
+        self.take_events(host, now);
+    }
+
+    /// The payload of a datagram to queue pair 1.
+    pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], host: &mut impl Host, now: Duration) {
+        self.manager.on_datagram(from, bytes, now);
+        self.take_events(host, now);
+    }
+
+    /// A device is gone: its identifiers with it.
+    pub fn on_device_removal(&mut self, device: DeviceId, now: Duration) {
+        let on_device =
+            |id: &Identifier| id.state != IdState::Removed && id.device.is_some_and(|address| address.device == device);
+        let gone: VecDeque<IdKey> = self.ids.iter().filter(|(_, id)| on_device(id)).map(|(key, _)| *key).collect();
+        for key in gone {
+            self.cancel_resolution(key);
+            let Some(id) = self.ids.get_mut(&key) else { continue };
+            id.state = IdState::Removed;
+            if let Some(connection) = id.connection.take() {
+                self.by_connection.remove(&connection);
+                let _ = self.manager.destroy(connection, now);
+            }
+            self.tell(key, EventKind::DeviceRemoval, 0);
+        }
+    }
+
+    /// Listeners' requests of this channel have all been taken by their program.
+    pub fn on_channel_read(&mut self, owner: OwnerId, channel: u32) {
+        let range = IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX };
+        let ids = self.ids.range_mut(range).filter(|(_, id)| id.channel == channel);
+        ids.for_each(|(_, id)| id.waiting = 0);
+    }
+
+    fn id(&mut self, key: IdKey) -> Result<&mut Identifier, CmErrno> {
+        self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)
+    }
+
+    fn give_port_back(&mut self, key: IdKey) {
+        let Some(id) = self.ids.get(&key) else { return };
+        if let Some(source) = id.source {
+            self.ports.give_back(id.port_space, source.port(), key);
+        }
+    }
+}
+
+impl Identifier {
+    const fn new(uid: u64, channel: u32, port_space: PortSpace, service: IdService) -> Self {
+        Self {
+            uid,
+            channel,
+            port_space,
+            service,
+            state: IdState::Idle,
+            source: None,
+            destination: None,
+            device: None,
+            options: Options { type_of_service: None, may_share_port: false, is_family_only: None, ack_timeout: None },
+            path: None,
+            deadline: None,
+            connection: None,
+            backlog: 0,
+            waiting: 0,
+            request: None,
+        }
+    }
+
+    const fn route(&self) -> IdRoute {
+        IdRoute { source: self.source, destination: self.destination, device: self.device, path: self.path }
+    }
+
+    /// Addresses of its datagrams.
+    fn peer(&self) -> Result<PeerAddress, CmErrno> {
+        let (Some(device), Some(destination)) = (self.device, self.destination) else { return Err(CmErrno::Invalid) };
+        Ok(PeerAddress {
+            device: device.device,
+            vlan: device.vlan,
+            local: gid_of(device.address),
+            remote: gid_of(destination.ip()),
+        })
+    }
+
+    fn port_use(&self, key: IdKey, address: IpAddr, is_ipv6_only: bool) -> PortUse {
+        PortUse {
+            key,
+            address: if address.is_loopback() { any_of(address) } else { address },
+            is_family_only: address.is_ipv4() || self.options.is_family_only.unwrap_or(is_ipv6_only),
+            may_share: self.options.may_share_port,
+            listens: false,
+            chosen_for: None,
+        }
+    }
+}
+
+/// The address for all, of the same family.
+const fn any_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED),
+    }
+}

@@ -1,0 +1,240 @@
+//! Ports of a host: one table for each port space. They are not those of the kernel's TCP and UDP.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::{
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+};
+
+use super::{CmErrno, IdKey};
+use crate::wire::PortSpace;
+
+/// The use of a port by an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortUse {
+    pub(super) key: IdKey,
+    /// Address; unspecified for all.
+    pub(super) address: IpAddr,
+    /// For one family alone, if the address is for all.
+    pub(super) is_family_only: bool,
+    pub(super) may_share: bool,
+    pub(super) listens: bool,
+    /// The peer, if the port was chosen here.
+    pub(super) chosen_for: Option<SocketAddr>,
+}
+
+impl PortUse {
+    fn is_any(&self) -> bool {
+        self.address.is_unspecified()
+    }
+
+    /// A frame may be for either.
+    fn overlaps(&self, other: &Self) -> bool {
+        let covers = |any: &Self, it: &Self| any.address.is_ipv6() && !any.is_family_only || same_family(any, it);
+        match (self.is_any(), other.is_any()) {
+            (true, true) => covers(self, other) || covers(other, self),
+            (true, false) => covers(self, other),
+            (false, true) => covers(other, self),
+            (false, false) => self.address == other.address,
+        }
+    }
+}
+
+fn same_family(one: &PortUse, other: &PortUse) -> bool {
+    one.address.is_ipv4() == other.address.is_ipv4()
+}
+
+/// Ports in use.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    uses: BTreeMap<(PortSpace, u16), Vec<PortUse>>,
+    last_chosen: u16,
+}
+
+impl Ports {
+    /// Takes `port`.
+    ///
+    /// # Errors
+    /// [`CmErrno::AddressInUse`], or [`CmErrno::AddressNotAvailable`] if one of both is for all
+    /// addresses: as Linux.
+    pub(super) fn take(&mut self, space: PortSpace, port: u16, wanted: PortUse) -> Result<(), CmErrno> {
+        let uses = self.uses.entry((space, port)).or_default();
+        let others = uses.iter().filter(|other| other.key != wanted.key && other.overlaps(&wanted));
+        for other in others {
+            if other.may_share && wanted.may_share && !other.listens {
+                continue;
+            }
+            let error = if other.is_any() != wanted.is_any() || (other.is_any() && !same_family(other, &wanted)) {
+                CmErrno::AddressNotAvailable
+            } else {
+                CmErrno::AddressInUse
+            };
+            self.drop_empty(space, port);
+            return Err(error);
+        }
+        uses.push(wanted);
+        Ok(())
+    }
+
+    /// Takes a free port of `range`, the search for which begins at a random one. If there is none,
+    /// identifiers with other peers share one.
+    ///
+    /// # Errors
+    /// [`CmErrno::AddressNotAvailable`].
+    pub(super) fn take_free(
+        &mut self,
+        space: PortSpace,
+        range: &RangeInclusive<u16>,
+        random: u32,
+        wanted: PortUse,
+    ) -> Result<u16, CmErrno> {
+        let count = u32::from(range.end().saturating_sub(*range.start())) + 1;
+        let candidates = || (0..count).map(|at| range.start() + ((random % count + at) % count) as u16);
+        let is_free = |port: &u16| !self.uses.contains_key(&(space, *port)) && *port != self.last_chosen;
+        let is_shared = |port: &u16| {
+            let uses = self.uses.get(&(space, *port)).into_iter().flatten();
+            let mut peers = uses.map(|other| other.chosen_for);
+            wanted.chosen_for.is_some() && peers.all(|peer| peer.is_some() && peer != wanted.chosen_for)
+        };
+        let port = candidates().find(is_free).or_else(|| candidates().find(is_shared));
+        let port = port.ok_or(CmErrno::AddressNotAvailable)?;
+        self.last_chosen = port;
+        self.uses.entry((space, port)).or_default().push(wanted);
+        Ok(port)
+    }
+
+    /// Marks an identifier's port as that of a listener.
+    ///
+    /// # Errors
+    /// [`CmErrno::AddressInUse`]: another identifier listens there, or does not share the port.
+    pub(super) fn listen(&mut self, space: PortSpace, port: u16, key: IdKey) -> Result<(), CmErrno> {
+        let Some(uses) = self.uses.get_mut(&(space, port)) else { return Err(CmErrno::Invalid) };
+        let own = *uses.iter().find(|it| it.key == key).ok_or(CmErrno::Invalid)?;
+        let mut others = uses.iter().filter(|other| other.key != key && other.overlaps(&own));
+        if others.any(|other| other.listens || !other.may_share) {
+            return Err(CmErrno::AddressInUse);
+        }
+        uses.iter_mut().filter(|it| it.key == key).for_each(|it| it.listens = true);
+        Ok(())
+    }
+
+    /// The listener for a request to `address`: that of the address itself before one for all.
+    pub(super) fn listener(&self, space: PortSpace, port: u16, address: IpAddr) -> Option<IdKey> {
+        let uses = self.uses.get(&(space, port))?;
+        let wanted = PortUse {
+            key: IdKey::NONE,
+            address,
+            is_family_only: false,
+            may_share: false,
+            listens: false,
+            chosen_for: None,
+        };
+        let fits = |it: &&PortUse| it.listens && it.overlaps(&wanted);
+        let exact = uses.iter().filter(fits).find(|it| !it.is_any());
+        exact.or_else(|| uses.iter().find(fits)).map(|it| it.key)
+    }
+
+    /// Whether an identifier listens at the port.
+    pub(super) fn is_listening(&self, space: PortSpace, port: u16) -> bool {
+        self.uses.get(&(space, port)).is_some_and(|uses| uses.iter().any(|it| it.listens))
+    }
+
+    /// Gives an identifier's port back.
+    pub(super) fn give_back(&mut self, space: PortSpace, port: u16, key: IdKey) {
+        if let Some(uses) = self.uses.get_mut(&(space, port)) {
+            uses.retain(|it| it.key != key);
+        }
+        self.drop_empty(space, port);
+    }
+
+    /// No port is in use.
+    pub(super) fn is_empty(&self) -> bool {
+        self.uses.is_empty()
+    }
+
+    fn drop_empty(&mut self, space: PortSpace, port: u16) {
+        if self.uses.get(&(space, port)).is_some_and(Vec::is_empty) {
+            self.uses.remove(&(space, port));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::OwnerId, *};
+
+    const SPACE: PortSpace = PortSpace::Tcp;
+
+    fn used(number: u32, address: &str) -> PortUse {
+        PortUse {
+            key: IdKey { owner: OwnerId(1), number },
+            address: address.parse().expect("an address"),
+            is_family_only: false,
+            may_share: false,
+            listens: false,
+            chosen_for: None,
+        }
+    }
+
+    #[test]
+    fn a_port_is_taken_once_for_each_address() {
+        let mut ports = Ports::default();
+        ports.take(SPACE, 7, used(1, "10.0.0.1")).expect("free");
+        assert_eq!(ports.take(SPACE, 7, used(2, "10.0.0.1")), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.take(SPACE, 7, used(2, "0.0.0.0")), Err(CmErrno::AddressNotAvailable));
+        assert_eq!(ports.take(SPACE, 7, used(2, "::")), Err(CmErrno::AddressNotAvailable));
+        let only = PortUse { is_family_only: true, ..used(2, "::") };
+        ports.take(SPACE, 7, only).expect("IPv6 alone");
+        ports.take(SPACE, 7, used(3, "10.0.0.2")).expect("another address");
+        ports.take(PortSpace::Udp, 7, used(4, "10.0.0.1")).expect("another port space");
+        for number in 1..=4 {
+            ports.give_back(SPACE, 7, IdKey { owner: OwnerId(1), number });
+            ports.give_back(PortSpace::Udp, 7, IdKey { owner: OwnerId(1), number });
+        }
+        assert!(ports.is_empty());
+    }
+
+    #[test]
+    fn sharing_ends_at_a_listener() {
+        let mut ports = Ports::default();
+        let shared = |number| PortUse { may_share: true, ..used(number, "10.0.0.1") };
+        ports.take(SPACE, 7, shared(1)).expect("free");
+        ports.take(SPACE, 7, shared(2)).expect("both share");
+        ports.listen(SPACE, 7, shared(1).key).expect("the first");
+        assert_eq!(ports.listen(SPACE, 7, shared(2).key), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.take(SPACE, 7, shared(3)), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.listener(SPACE, 7, "10.0.0.1".parse().expect("an address")), Some(shared(1).key));
+        assert_eq!(ports.listener(SPACE, 7, "10.0.0.2".parse().expect("an address")), None);
+    }
+
+    #[test]
+    fn the_listener_of_an_address_comes_before_that_of_all() {
+        let mut ports = Ports::default();
+        let shared = |number, address| PortUse { may_share: true, ..used(number, address) };
+        for (number, address) in [(1, "::"), (2, "10.0.0.1")] {
+            ports.take(SPACE, 7, shared(number, address)).expect("shared");
+        }
+        ports.listen(SPACE, 7, shared(1, "::").key).expect("the first");
+        for address in ["10.0.0.1", "10.0.0.2", "fd00::1"] {
+            let found = ports.listener(SPACE, 7, address.parse().expect("an address"));
+            assert_eq!(found, Some(shared(1, "::").key), "{address}");
+        }
+        assert!(ports.is_listening(SPACE, 7) && !ports.is_listening(SPACE, 8));
+    }
+
+    #[test]
+    fn chosen_ports_differ_until_there_is_no_other() {
+        let mut ports = Ports::default();
+        let to = |number: u32, peer: &str| PortUse {
+            chosen_for: Some(peer.parse().expect("an address")),
+            ..used(number, "10.0.0.1")
+        };
+        let mut chosen: Vec<u16> =
+            (0..4).map(|at| ports.take_free(SPACE, &(50..=53), 2, to(at, "10.0.0.2:9")).unwrap_or(0)).collect();
+        chosen.sort_unstable();
+        assert_eq!(chosen, [50, 51, 52, 53]);
+        assert_eq!(ports.take_free(SPACE, &(50..=53), 0, to(9, "10.0.0.2:9")), Err(CmErrno::AddressNotAvailable));
+        assert!(ports.take_free(SPACE, &(50..=53), 0, to(9, "10.0.0.3:9")).is_ok(), "another peer");
+        assert_eq!(ports.take_free(SPACE, &(50..=53), 0, used(9, "::")), Err(CmErrno::AddressNotAvailable));
+    }
+}
