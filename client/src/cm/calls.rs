@@ -13,7 +13,7 @@ use roced_abi::control::{
 
 use super::{
     channel::CmChannel,
-    identifiers::{CmIdentifier, GroupMembership, refused},
+    identifiers::{CmIdentifier, JoinedGroup, refused},
 };
 use crate::error::{Error, Result};
 
@@ -171,7 +171,7 @@ impl CmChannel {
         identifiers.of(self.handle, id)?;
         let request = JoinCmGroupRequest { uid, group, id, send_only: send_only.into() };
         let number = self.session.daemon.call::<JoinCmGroup>(request)?.handle;
-        identifiers.insert_membership(number, GroupMembership { owner: id, group, events: 0 });
+        identifiers.insert_membership(number, JoinedGroup { owner: id, group, events: 0 });
         Ok(number)
     }
 

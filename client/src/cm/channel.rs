@@ -12,7 +12,7 @@ use nix::{
 use roced_abi::control::{CmAddress, CmChannelEvent, DestroyCmChannel, Handle};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{identifiers::Identifiers, session::CmSession};
+use super::{identifiers::IdentifierTable, session::CmSession};
 use crate::error::{Error, Result};
 
 /// An event channel of the connection manager. Dropping it destroys its identifiers.
@@ -112,7 +112,7 @@ impl CmChannel {
     }
 
     /// Drops events until the first is not stale.
-    pub(super) fn drop_stale(&self, identifiers: &Identifiers) {
+    pub(super) fn drop_stale(&self, identifiers: &IdentifierTable) {
         // Errors are left to the next attempt to take an event.
         while let Ok(Some(event)) = self.receive_now(MsgFlags::MSG_PEEK) {
             if !identifiers.is_stale(self.handle, &event) {

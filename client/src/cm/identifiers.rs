@@ -54,7 +54,7 @@ pub struct CmNegotiation {
 
 /// Membership of an identifier in a multicast group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GroupMembership {
+pub(super) struct JoinedGroup {
     /// The identifier that joined.
     pub(super) owner: u32,
     pub(super) group: CmAddress,
@@ -64,9 +64,9 @@ pub(super) struct GroupMembership {
 
 /// Identifiers and memberships of a session, by number.
 #[derive(Debug, Default)]
-pub(super) struct Identifiers {
+pub(super) struct IdentifierTable {
     all: HashMap<u32, CmIdentifier>,
-    memberships: HashMap<u32, GroupMembership>,
+    memberships: HashMap<u32, JoinedGroup>,
 }
 
 impl CmIdentifier {
@@ -118,7 +118,7 @@ impl CmNegotiation {
     }
 }
 
-impl Identifiers {
+impl IdentifierTable {
     pub(super) fn insert(&mut self, id: u32, identifier: CmIdentifier) {
         self.all.insert(id, identifier);
     }
@@ -145,7 +145,7 @@ impl Identifiers {
         }
     }
 
-    pub(super) fn insert_membership(&mut self, number: u32, membership: GroupMembership) {
+    pub(super) fn insert_membership(&mut self, number: u32, membership: JoinedGroup) {
         self.memberships.insert(number, membership);
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use roced_abi::control::{CreateCmChannel, Nothing, OpenCm};
 
-use super::{channel::CmChannel, identifiers::Identifiers};
+use super::{channel::CmChannel, identifiers::IdentifierTable};
 use crate::{
     error::{Error, Result},
     socket::{DaemonSession, default_path, lock},
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug)]
 pub struct CmSession {
     pub(super) daemon: DaemonSession,
-    identifiers: Mutex<Identifiers>,
+    identifiers: Mutex<IdentifierTable>,
 }
 
 impl CmSession {
@@ -69,7 +69,7 @@ impl CmSession {
 
     /// Locks the table of identifiers. In a forked child the lock may be held by a thread that does
     /// not exist there.
-    pub(super) fn identifiers(&self) -> Result<MutexGuard<'_, Identifiers>> {
+    pub(super) fn identifiers(&self) -> Result<MutexGuard<'_, IdentifierTable>> {
         if self.daemon.is_of_this_process() { Ok(lock(&self.identifiers)) } else { Err(Error::OtherProcess) }
     }
 }

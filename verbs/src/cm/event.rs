@@ -46,7 +46,7 @@ pub(super) enum Executed {
 }
 
 /// Parameters of an event, as bytes of the union.
-type Parameters = [u8; EVENT_PARAM_BYTES];
+type EventParameters = [u8; EVENT_PARAM_BYTES];
 
 /// Gives the next event of a channel, if one waits.
 pub(super) fn get(channel: &DeviceChannel, room: AnswerRoom) -> Result<Executed> {
@@ -68,7 +68,7 @@ fn answer(taken: &TakenCmEvent) -> UcmEventAnswer {
     }
 }
 
-fn parameters(taken: &TakenCmEvent) -> Parameters {
+fn parameters(taken: &TakenCmEvent) -> EventParameters {
     let event = &taken.event;
     let is_datagram = taken.service == cm_service::UD;
     match event.kind {
@@ -102,20 +102,20 @@ fn private_data(event: &CmChannelEvent, bytes: u8) -> [u8; DATA_BYTES] {
 }
 
 /// The two words of an event that the program wrote.
-fn argument(event: &CmChannelEvent) -> Parameters {
+fn argument(event: &CmChannelEvent) -> EventParameters {
     let mut parameters = [0; EVENT_PARAM_BYTES];
     parameters[..8].copy_from_slice(&event.private_data[..8]);
     parameters
 }
 
 /// Private data alone.
-fn rejection(event: &CmChannelEvent) -> Parameters {
+fn rejection(event: &CmChannelEvent) -> EventParameters {
     let mut none = *event;
     none.parameters = CmParameters::default();
     connection(&none, data_bytes::REJECTION)
 }
 
-fn connection(event: &CmChannelEvent, bytes: u8) -> Parameters {
+fn connection(event: &CmChannelEvent, bytes: u8) -> EventParameters {
     let of = &event.parameters;
     let conn = UcmConnParam {
         qp_num: of.qpn,
@@ -133,19 +133,19 @@ fn connection(event: &CmChannelEvent, bytes: u8) -> Parameters {
     bytes_of(&conn)
 }
 
-fn datagram(event: &CmChannelEvent, qp_num: u32, qkey: u32, bytes: u8) -> Parameters {
+fn datagram(event: &CmChannelEvent, qp_num: u32, qkey: u32, bytes: u8) -> EventParameters {
     let path = &event.route.path;
     let ah_attr = ah_attr(path, path.remote_gid);
     ud(qp_num, qkey, ah_attr, private_data(event, bytes), bytes)
 }
 
-fn without_address(event: &CmChannelEvent, bytes: u8) -> Parameters {
+fn without_address(event: &CmChannelEvent, bytes: u8) -> EventParameters {
     let mut ah_attr = ah_attr(&CmPath::default(), [0; 16]);
     (ah_attr.is_global, ah_attr.port_num) = (0, 0);
     ud(0, 0, ah_attr, private_data(event, bytes), bytes)
 }
 
-fn of_group(taken: &TakenCmEvent) -> Parameters {
+fn of_group(taken: &TakenCmEvent) -> EventParameters {
     let path = &taken.event.route.path;
     let dgid = taken.group.map_or(path.remote_gid, |group| group_gid(&group));
     let mut ah_attr = ah_attr(path, dgid);
@@ -165,6 +165,6 @@ fn ud(
     ah_attr: KernelAhAttr,
     private_data: [u8; DATA_BYTES],
     private_data_len: u8,
-) -> Parameters {
+) -> EventParameters {
     bytes_of(&UcmUdParam { qp_num, qkey, ah_attr, private_data, private_data_len, reserved: [0; 7] })
 }
