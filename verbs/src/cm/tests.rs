@@ -1,8 +1,13 @@
 //! Commands as librdmacm writes them, against a daemon in a thread that knows the calls' shapes.
 
 use std::{
+    ffi::{CStr, CString, c_void},
+    fs,
     io::{IoSlice, IoSliceMut},
+    mem,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    path::PathBuf,
+    process::Command,
     ptr,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
@@ -480,20 +485,109 @@ fn datagram_queue_pairs_get_the_key_of_the_connection_manager() {
     assert_eq!(qp_attr(&device, id, 1), Err(Errno::INVALID));
 }
 
-/// The distribution's library, opened in each way; its slots are found again after it was closed.
-#[test]
-fn the_slots_of_librdmacm_are_found() {
-    for flags in [libc::RTLD_LAZY, libc::RTLD_NOW, libc::RTLD_LAZY | libc::RTLD_GLOBAL] {
+/// A module with the calls of librdmacm, and functions that show where they go.
+const LIKE_LIBRDMACM: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int open_device(void)
+{
+	int fd = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+int use_another_file(void)
+{
+	struct stat status;
+	int fd = open("/dev/null", O_RDWR);
+	int works = fd >= 0 && fstat(fd, &status) == 0 && S_ISCHR(status.st_mode) && write(fd, "x", 1) == 1;
+#ifdef WITH_CLOSE
+	works = works && close(fd) == 0;
+#endif
+	return works;
+}
+"#;
+
+/// An opened module of the name of librdmacm, which is closed at the end.
+struct OpenModule(*mut c_void);
+
+impl OpenModule {
+    fn open(path: &CStr, flags: i32) -> Self {
         // SAFETY: a library that does nothing by itself.
         #[expect(unsafe_code, reason = "opens a library")]
-        let library = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), flags) };
-        assert!(!library.is_null(), "is librdmacm1 there (scripts/setup)?");
-        slots::redirect();
-        assert_eq!(slots::redirected(), 4, "open, fstat, write and close");
-        // SAFETY: it was opened above.
+        let library = unsafe { libc::dlopen(path.as_ptr(), flags) };
+        assert!(!library.is_null(), "{path:?}: is librdmacm1 there (scripts/setup)?");
+        Self(library)
+    }
+
+    fn call(&self, name: &CStr) -> i32 {
+        // SAFETY: the function is in the source above, and takes no arguments.
+        #[expect(unsafe_code, reason = "calls a function of a library")]
+        unsafe {
+            let function = libc::dlsym(self.0, name.as_ptr());
+            assert!(!function.is_null(), "{name:?}");
+            mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(function)()
+        }
+    }
+}
+
+impl Drop for OpenModule {
+    fn drop(&mut self) {
+        // SAFETY: it was opened, and nothing of it is in use.
         #[expect(unsafe_code, reason = "closes a library")]
-        let closed = unsafe { libc::dlclose(library) };
+        let closed = unsafe { libc::dlclose(self.0) };
         assert_eq!(closed, 0);
         assert_eq!(slots::redirected(), 0);
     }
+}
+
+fn module_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("roced-verbs-slots-{}", std::process::id()))
+}
+
+fn compile_module(options: &[&str]) -> CString {
+    let folder = module_folder();
+    fs::create_dir_all(&folder).expect("the temporary folder can be written");
+    let (source, library) = (folder.join("module.c"), folder.join("librdmacm.so.1"));
+    fs::write(&source, LIKE_LIBRDMACM).expect("as above");
+    // Another file each time, for the loader knows files by their inode.
+    let _ = fs::remove_file(&library);
+    let shared = ["-shared", "-fPIC", "-O1", "-Wl,-soname,librdmacm.so.1", "-o"];
+    let compiled = Command::new("cc").args(shared).arg(&library).arg(&source).args(options).status();
+    assert!(compiled.expect("a C compiler: scripts/setup").success());
+    CString::new(library.into_os_string().into_encoded_bytes()).expect("a path")
+}
+
+/// The distribution's library, and libraries that were linked in other ways. One test, for they
+/// have one name.
+#[test]
+fn the_slots_of_librdmacm_are_found_however_it_is_linked_and_opened() {
+    for flags in [libc::RTLD_LAZY, libc::RTLD_NOW, libc::RTLD_LAZY | libc::RTLD_GLOBAL, libc::RTLD_NOW] {
+        let _module = OpenModule::open(c"librdmacm.so.1", flags);
+        slots::redirect();
+        assert_eq!(slots::redirected(), 4, "open, fstat, write and close");
+    }
+    let with_close = "-DWITH_CLOSE";
+    for options in [
+        &["-Wl,-z,lazy", with_close][..],
+        &["-Wl,-z,now,-z,relro", with_close],
+        &["-Wl,-z,now,-z,relro", "-fno-plt", with_close],
+        &["-D_FILE_OFFSET_BITS=64", with_close],
+        &["-D_FORTIFY_SOURCE=2", with_close],
+    ] {
+        let module = OpenModule::open(&compile_module(options), libc::RTLD_LAZY);
+        for _ in 0..3 {
+            slots::redirect();
+            assert_eq!(module.call(c"use_another_file"), 1, "{options:?}");
+            assert_eq!(slots::redirected(), 4, "{options:?}");
+            assert_ne!(module.call(c"open_device"), -libc::ENOENT, "{options:?}");
+        }
+    }
+    let incomplete = OpenModule::open(&compile_module(&[]), libc::RTLD_NOW);
+    slots::redirect();
+    assert_eq!(slots::redirected(), 0, "a module without one of the slots is left alone");
+    assert_eq!((incomplete.call(c"use_another_file"), incomplete.call(c"open_device")), (1, -libc::ENOENT));
+    fs::remove_dir_all(module_folder()).expect("it is there");
 }
