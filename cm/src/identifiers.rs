@@ -133,6 +133,13 @@ struct Identifier {
     request: Option<Parameters>,
 }
 
+/// Numbers of an owner's identifiers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Numbers {
+    last: u32,
+    count: u32,
+}
+
 /// A membership of a multicast group.
 #[derive(Clone, Copy, Debug)]
 struct GroupMembership {
@@ -148,7 +155,7 @@ pub struct Identifiers {
     manager: ConnectionManager,
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
-    last_number: BTreeMap<OwnerId, u32>,
+    numbers: BTreeMap<OwnerId, Numbers>,
     by_connection: BTreeMap<CommId, IdKey>,
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
@@ -193,7 +200,7 @@ impl Identifiers {
             manager: ConnectionManager::new(config),
             ids: BTreeMap::new(),
             memberships: BTreeMap::new(),
-            last_number: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -216,13 +223,18 @@ impl Identifiers {
         service: IdService,
     ) -> Result<IdKey, CmErrno> {
         let key = self.free_key(owner)?;
-        self.ids.insert(key, Identifier::new(uid, channel, port_space, service));
+        self.insert(key, Identifier::new(uid, channel, port_space, service));
         Ok(key)
+    }
+
+    fn insert(&mut self, key: IdKey, id: Identifier) {
+        self.ids.insert(key, id);
+        self.numbers.entry(key.owner).or_default().count += 1;
     }
 
     /// A number that was not in use for long.
     fn free_key(&mut self, owner: OwnerId) -> Result<IdKey, CmErrno> {
-        let last = self.last_number.entry(owner).or_insert(0);
+        let last = &mut self.numbers.entry(owner).or_default().last;
         let numbers = (0..NUMBER_MAX).map(|at| (*last + at) % NUMBER_MAX + 1);
         let mut keys = numbers.map(|number| IdKey { owner, number });
         let key = keys.find(|key| !self.ids.contains_key(key) && !self.memberships.contains_key(key));
@@ -254,18 +266,19 @@ impl Identifiers {
         for membership in memberships.map(|(key, _)| *key).collect::<VecDeque<_>>() {
             self.leave(membership, host)?;
         }
-        self.ids.remove(&key);
-        self.unlisten_unused();
+        let is_listener = self.ids.remove(&key).is_some_and(|id| id.state == IdState::Listening);
+        if let Some(numbers) = self.numbers.get_mut(&key.owner) {
+            numbers.count -= 1;
+        }
+        if is_listener {
+            self.unlisten_unused();
+        }
         untold.into_iter().try_for_each(|id| self.destroy(id, host, now))
     }
 
-    /// Destroys all of an owner, which is gone.
-    pub fn destroy_all(&mut self, owner: OwnerId, host: &mut impl Host, now: Duration) {
-        while let Some(key) = self.first_of(owner) {
-            // It is there.
-            let _ = self.destroy(key, host, now);
-        }
-        self.last_number.remove(&owner);
+    /// An owner is gone, after all its identifiers.
+    pub fn forget_owner(&mut self, owner: OwnerId) {
+        self.numbers.remove(&owner);
     }
 
     /// The first identifier of an owner.
@@ -283,8 +296,8 @@ impl Identifiers {
     }
 
     /// Identifiers of an owner.
-    pub fn count_of(&self, owner: OwnerId) -> usize {
-        self.range(owner).count()
+    pub fn count_of(&self, owner: OwnerId) -> u32 {
+        self.numbers.get(&owner).map_or(0, |numbers| numbers.count)
     }
 
     /// Identifiers.

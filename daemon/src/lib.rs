@@ -6,6 +6,8 @@
 //! | [`config`], [`cli`], [`systemd`], [`admin`] | configuration, command line, service manager, admin socket |
 //! | [`client_socket`] | socket of clients: messages with file descriptors |
 //! | [`clients`] | sessions of clients and their objects; sends commands to [`worker`] |
+//! | `cm` | connection manager: identifiers, event channels, management datagrams |
+//! | [`environment`] | interface of [`clients`] and `cm` to [`worker`] and [`net`] |
 //! | [`worker`] | worker threads: endpoints between NIC queues and client memory; imports none of the others |
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
@@ -17,7 +19,9 @@ pub mod app;
 pub mod cli;
 pub mod client_socket;
 pub mod clients;
+mod cm;
 pub mod config;
+pub mod environment;
 mod log_limiter;
 pub mod net;
 mod numbers;

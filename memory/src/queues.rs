@@ -291,6 +291,14 @@ impl CqChannel {
     }
 }
 
+/// Whether the other end of a socket pair has received all that was sent.
+pub fn is_read(socket: &OwnedFd) -> bool {
+    let mut unread_bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one integer there.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread_bytes) };
+    result == 0 && unread_bytes == 0
+}
+
 /// One session's doorbells on one worker, and the eventfd by which its client wakes that worker.
 #[derive(Debug)]
 pub struct WorkerSession {

@@ -193,7 +193,7 @@ impl Identifiers {
         id.state = IdState::Connect;
         (id.source, id.destination) = (Some(request.source), Some(request.destination));
         (id.device, id.connection) = (Some(request.device), Some(connection));
-        self.ids.insert(key, id);
+        self.insert(key, id);
         self.by_connection.insert(connection, key);
         Some(key)
     }

@@ -16,7 +16,7 @@ use super::{
     attachment::check_mtu,
     devices::{AttachState, DeviceOrder, ServedDevice},
     network_view,
-    reports::{self, DeviceCounts, ManagementCounters, SessionProcess},
+    reports::{self, DeviceCounts, SessionProcess},
 };
 use crate::{
     config::Config,
@@ -33,11 +33,12 @@ impl Daemon {
     pub(super) fn answer_operators(&mut self) {
         // An order takes the whole daemon, so it is taken out of the answers.
         let mut orders = Vec::new();
-        let Self { config, net, devices, workers, clients, admin, management, since, .. } = self;
+        let Self { config, net, devices, workers, clients, admin, since, .. } = self;
         admin.serve(Instant::now(), |question, uid| {
             let sessions = clients.reports().collect();
             let uptime = since.elapsed();
-            let mut asked = Asked { config, net, devices, workers, sessions, management, uptime };
+            let cm = clients.cm_counters();
+            let mut asked = Asked { config, net, devices, workers, sessions, cm, uptime };
             let mut order = |name: &str, order| {
                 check_operator(uid)?;
                 let (device, report) = asked.order(name, order)?;
@@ -94,7 +95,7 @@ struct Asked<'a> {
     devices: &'a [ServedDevice],
     workers: &'a mut Workers,
     sessions: Vec<SessionReport>,
-    management: &'a ManagementCounters,
+    cm: Vec<(&'static str, u64)>,
     uptime: Duration,
 }
 
@@ -189,7 +190,7 @@ impl Asked<'_> {
             let verdicts: [u64; Verdict::ALL.len()] = verdicts.transpose()?.unwrap_or_default();
             devices.push(DeviceCounts { name: &device.config.name, verdicts });
         }
-        Ok(reports::counters(&devices, &snapshots, self.management))
+        Ok(reports::counters(&devices, &snapshots, &self.cm))
     }
 
     fn queue_pairs(&mut self) -> Result<QpsReport, Problem> {

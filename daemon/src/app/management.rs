@@ -1,9 +1,7 @@
-//! Management datagrams from the workers: the place of the connection manager. There is none yet:
-//! each datagram is counted and dropped.
+//! Management datagrams from the workers to the connection manager.
 
-use roced_types::address_of;
-
-use super::Daemon;
+use super::{Daemon, NetworkView};
+use crate::environment::Environment;
 
 /// Datagrams before everything else has its turn. A guess: each takes microseconds.
 const MADS: usize = 64;
@@ -11,13 +9,9 @@ const MADS: usize = 64;
 impl Daemon {
     /// Takes management datagrams, a bounded number.
     pub(super) fn on_mads(&mut self) {
-        let Self { mads, net, management, .. } = self;
-        mads.drain(MADS, |mad| {
-            if net.device(mad.device).gids.contains(address_of(mad.local)) {
-                management.unclaimed += 1;
-            } else {
-                management.wrong_address += 1;
-            }
-        });
+        let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
+        let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
+        let clients = &mut self.clients;
+        self.mads.drain(MADS, |mad| clients.on_mad(&mad, &mut environment));
     }
 }

@@ -11,8 +11,8 @@ use tracing::warn;
 
 use super::devices::ServedDevice;
 use crate::{
-    clients::environment::{DevicePort, Network},
     config::RoceVersions,
+    environment::{DevicePort, Network},
     net::{FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
 };
 
@@ -83,6 +83,14 @@ impl Network for NetworkView<'_> {
         let count = versions.len() as u32;
         let entry = *self.net.device(device).gids.get(index / count)?;
         Some(GidTableEntry { roce: versions[(index % count) as usize], ..entry })
+    }
+
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.net.has_address(address)
+    }
+
+    fn source_for(&mut self, destination: IpAddr, scope: u32) -> Option<IpAddr> {
+        self.net.source_for(destination, scope)
     }
 
     fn follow(

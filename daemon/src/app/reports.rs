@@ -24,31 +24,14 @@ pub(super) struct SessionProcess<'a> {
     pub(super) program: &'a str,
 }
 
-/// Management datagrams that reached the control thread and were dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ManagementCounters {
-    /// No part of the daemon takes them.
-    pub(super) unclaimed: u64,
-    /// The destination is no address of the device any more: the XDP program checked it when the
-    /// frame arrived.
-    pub(super) wrong_address: u64,
-}
-
-impl ManagementCounters {
-    /// All names with their counts.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [("mads_unclaimed", self.unclaimed), ("mads_wrong_address", self.wrong_address)].into_iter()
-    }
-}
-
 /// Every counter of devices, workers and control thread, devices and workers by their numbers.
 pub(super) fn counters(
     devices: &[DeviceCounts<'_>],
     workers: &[WorkerSnapshot],
-    management: &ManagementCounters,
+    control: &[(&'static str, u64)],
 ) -> CountersReport {
     let mut counters = BTreeMap::new();
-    counters.insert("control".to_owned(), named(management.iter()));
+    counters.insert("control".to_owned(), named(control.iter().copied()));
     for (number, device) in devices.iter().enumerate() {
         let mut sum = QpCounters::default();
         let mut drops = DropCounters::default();
@@ -148,9 +131,8 @@ mod tests {
             DeviceCounts { name: "roce0", verdicts },
             DeviceCounts { name: "roce1", verdicts: [0; Verdict::ALL.len()] },
         ];
-        let management = ManagementCounters { unclaimed: 3, wrong_address: 4 };
         let snapshots = [snapshot(0, 0, 10), snapshot(1, 0, 20), snapshot(2, 1, 40)];
-        let report = counters(&devices, &snapshots, &management).counters;
+        let report = counters(&devices, &snapshots, &[("cm_req_sent", 3)]).counters;
         assert_eq!(report["device/roce0"]["request_packets"], 30);
         assert_eq!(report["device/roce0"]["drop_bad_icrc"], 2);
         assert_eq!(report["device/roce0"]["xdp_redirected"], 9);
@@ -158,7 +140,7 @@ mod tests {
         assert_eq!(report["device/roce1"]["request_packets"], 40);
         assert_eq!(report["device/roce1/queue/3"]["rx_frames"], 41);
         assert_eq!(report["worker/2"]["forwarded"], 5);
-        assert_eq!((report["control"]["mads_unclaimed"], report["control"]["mads_wrong_address"]), (3, 4));
+        assert_eq!(report["control"]["cm_req_sent"], 3);
         assert!(!report.contains_key("device/roce1/worker/0"));
     }
 

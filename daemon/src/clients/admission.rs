@@ -120,7 +120,11 @@ impl Clients {
     /// Closes the connections that have not opened a device in time.
     pub(super) fn end_handshakes(&mut self, now: Instant) {
         while let Some((_, number)) = self.handshakes.pop_front_if(|(due, _)| *due <= now) {
-            if self.sessions.get(&number).is_some_and(|session| !matches!(session.stage, SessionStage::Open(_))) {
+            if self
+                .sessions
+                .get(&number)
+                .is_some_and(|session| !matches!(session.stage, SessionStage::Open(_) | SessionStage::Cm))
+            {
                 self.end(number, &SessionEnd::Fault("it does not open a device".into()));
             }
         }

@@ -12,14 +12,15 @@ mod mw;
 mod qp;
 mod srq;
 
-use std::{collections::BTreeMap, os::fd::OwnedFd};
+use std::{collections::BTreeMap, os::fd::OwnedFd, time::Instant};
 
+use caps::{CapSet, Capability};
 use roced_abi::control::{
     AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
     DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
     DetachMulticast, FreeMemory, Hello, HelloRequest, ListDevice, MapAndRegMr, MapMemory, Message, ModifyQp, ModifySrq,
-    OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr,
-    ResizeCq,
+    Nothing, OpenCm, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
+    RegMr, ReregMr, ResizeCq,
 };
 use roced_memory::{
     descriptor::Descriptor,
@@ -32,15 +33,17 @@ use tracing::error;
 pub use self::device::DeviceSetup;
 pub(crate) use self::device::OpenedDevice;
 use super::{
-    environment::Environment,
     path::Follower,
     refused::Refused,
     session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
+    client_socket::connection::ClientProcess,
+    cm::{Caller, ConnectionService},
     config::LimitsConfig,
+    environment::Environment,
     net::FollowId,
-    numbers::Numbers,
+    numbers::{Numbers, random},
     worker::{
         command::{self, Answer, Command},
         endpoints::EndpointLocation,
@@ -63,11 +66,15 @@ pub(crate) struct Registry {
     pub(crate) links: BTreeMap<DeviceId, bool>,
     /// Users of paths to a followed destination.
     pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Follower)>>,
+    /// Connections of programs, by the connection manager.
+    pub(crate) cm: ConnectionService,
 }
 
 impl Registry {
     pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Self {
+        let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Self {
+            cm: ConnectionService::new(cm_devices, cm_seed()),
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
@@ -85,6 +92,25 @@ impl Registry {
     pub(crate) fn device(&mut self, id: DeviceId) -> &mut OpenedDevice {
         self.devices.iter_mut().find(|device| device.setup.id == id).expect("sessions open devices of this table")
     }
+}
+
+/// Seed of numbers that strangers cannot guess.
+fn cm_seed() -> u64 {
+    // Without random bits the time of the start is all there is.
+    let bits = || random().map_or_else(|| Instant::now().elapsed().as_nanos() as u64, u64::from);
+    bits() << 32 | bits()
+}
+
+/// The process may have ports below 1024: as root, or by capability in the daemon's own user
+/// namespace.
+fn may_bind_privileged(peer: ClientProcess) -> bool {
+    let capable = || {
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        let own = namespace("self")?;
+        (namespace(&peer.pid.to_string())? == own).then_some(())?;
+        caps::has_cap(Some(peer.pid), CapSet::Effective, Capability::CAP_NET_BIND_SERVICE).ok()
+    };
+    peer.uid == 0 || capable().unwrap_or(false)
 }
 
 /// A name from a client, as safe text for logs and terminals.
@@ -118,7 +144,7 @@ pub(crate) fn answer(
             made::<Hello>(message, reply)
         }
         SessionStage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
-        stage @ (SessionStage::Greeted | SessionStage::Open(_)) if op == ListDevice::OP => {
+        stage @ (SessionStage::Greeted | SessionStage::Open(_) | SessionStage::Cm) if op == ListDevice::OP => {
             let _any_time = stage;
             made::<ListDevice>(message, registry.list_device(message.body()))
         }
@@ -131,7 +157,14 @@ pub(crate) fn answer(
             });
             made::<OpenDevice>(message, reply)
         }
+        SessionStage::Greeted if op == OpenCm::OP => {
+            let peer = session.connection.peer();
+            registry.cm.open(session.id, peer.uid, may_bind_privileged(peer));
+            session.stage = SessionStage::Cm;
+            made::<OpenCm>(message, Ok((Nothing {}, Vec::new())))
+        }
         SessionStage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+        SessionStage::Cm => registry.cm.answer(Caller { session: session.id }, message, environment),
         SessionStage::Open(objects) => {
             let mut handler = CallHandler { registry, session: session.id, objects, environment };
             match op {
@@ -169,7 +202,9 @@ impl CallHandler<'_, '_> {
             ($($call:ident => $method:ident,)*) => {
                 match message.header.op {
                     $($call::OP => made::<$call>(message, self.$method(message.body())),)*
-                    op if op == Hello::OP || op == OpenDevice::OP => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+                    Hello::OP | OpenDevice::OP | OpenCm::OP => {
+                        refusal(message, Refused::plain(Refusal::OutOfOrder))
+                    }
                     op => refusal(message, Refused::with(Refusal::UnknownCall, op, 0u64)),
                 }
             };

@@ -13,9 +13,9 @@ use roced_types::SessionId;
 
 use super::{
     control::{CallHandler, Registry},
-    environment::Environment,
     session::SessionObjects,
 };
+use crate::environment::Environment;
 
 /// Objects that are ended in one go.
 const OBJECTS_AT_ONCE: usize = 64;

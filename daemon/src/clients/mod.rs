@@ -8,7 +8,7 @@
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
 //!                                │ control          check, act, reply
 //!                                ▼
-//!                      workers     network          by the traits of `environment`
+//!                      workers     network          by the traits of `crate::environment`
 //! ```
 //!
 //! Nothing here waits for a client: after an incomplete message, or one without room, another
@@ -17,7 +17,6 @@
 mod admission;
 mod control;
 mod ending;
-pub mod environment;
 mod nvidia;
 mod path;
 mod refused;
@@ -47,7 +46,6 @@ pub use self::control::DeviceSetup;
 use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
-    environment::Environment,
     path::Follower,
     session::{Session, SessionObjects, SessionStage},
 };
@@ -57,11 +55,13 @@ use crate::{
         listener::Listener,
     },
     config::{ClientLimits, LimitsConfig},
+    environment::Environment,
     log_limiter::{LogLimiter, UserLogLimiter},
     net::{FollowId, NetworkChange, NextHop},
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,
+        management::ReceivedMad,
     },
 };
 
@@ -73,6 +73,10 @@ const EVENTS: usize = 64;
 
 /// In the epoll set: the listener. Sessions stand there under their numbers, which begin at 1.
 const LISTENER: u64 = 0;
+
+/// In the epoll set: event channels of the connection manager stand there under their numbers, with
+/// this bit.
+const CM_CHANNEL: u64 = 1 << 32;
 
 /// In the epoll set: memory was lost.
 const LOST: u64 = u64::MAX;
@@ -161,21 +165,71 @@ impl Clients {
             match event.data() {
                 LISTENER => self.accept(),
                 LOST => self.end_sessions_with_lost_memory(),
+                channel if channel & CM_CHANNEL != 0 => self.on_cm_channel(channel as u32, event.events(), environment),
                 number => self.serve(number as u32, environment),
             }
         }
         self.ending.end_some(&mut self.registry, environment);
+        self.end_some_ids(environment);
     }
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.ending.since().or_else(|| self.handshake_due())
+        let ending = self.registry.cm.is_ending().then(Instant::now);
+        let own = self.ending.since().or_else(|| self.handshake_due());
+        ending.into_iter().chain(own).chain(self.registry.cm.deadline()).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
         self.ending.end_some(&mut self.registry, environment);
+        self.end_some_ids(environment);
+        if self.registry.cm.deadline().is_some_and(|due| due <= now) {
+            self.registry.cm.on_deadline(environment);
+        }
+        self.watch_cm_channels();
+    }
+
+    /// Counters of the connection manager, for operators.
+    pub fn cm_counters(&self) -> Vec<(&'static str, u64)> {
+        self.registry.cm.counters()
+    }
+
+    /// A management datagram came to queue pair 1.
+    pub fn on_mad(&mut self, mad: &ReceivedMad, environment: &mut Environment<'_>) {
+        self.registry.cm.on_mad(mad, environment);
+        self.watch_cm_channels();
+    }
+
+    fn end_some_ids(&mut self, environment: &mut Environment<'_>) {
+        if self.registry.cm.is_ending() {
+            self.registry.cm.end_some(environment);
+        }
+    }
+
+    /// The epoll set has the event channels, with interest in room where events wait for it.
+    fn watch_cm_channels(&mut self) {
+        for (number, interest) in self.registry.cm.take_changed_channels() {
+            let Some(fd) = self.registry.cm.channel_fd(number) else { continue };
+            let mut flags = EpollFlags::EPOLLRDHUP;
+            flags.set(EpollFlags::EPOLLOUT, interest.wants_room);
+            let mut event = EpollEvent::new(flags, CM_CHANNEL | u64::from(number));
+            // Without it the end of the channel is noticed with that of its session.
+            let _ = if interest.is_new { self.epoll.add(fd, event) } else { self.epoll.modify(fd, &mut event) };
+        }
+    }
+
+    fn on_cm_channel(&mut self, number: u32, events: EpollFlags, environment: &mut Environment<'_>) {
+        if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR) {
+            if let Some(fd) = self.registry.cm.channel_fd(number) {
+                let _ = self.epoll.delete(fd);
+            }
+            self.registry.cm.on_channel_closed(number, environment);
+        } else {
+            self.registry.cm.write(number);
+        }
+        self.watch_cm_channels();
     }
 
     /// A worker has an event.
@@ -210,7 +264,10 @@ impl Clients {
                 NetworkChange::Returned(_) => {}
                 NetworkChange::Link(device) => self.on_link(device, environment),
                 NetworkChange::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
-                NetworkChange::NextHop(follow, next) => self.on_next_hop(follow, next, environment),
+                NetworkChange::NextHop(follow, next) => {
+                    self.registry.cm.on_next_hop(follow, next, environment);
+                    self.on_next_hop(follow, next, environment);
+                }
             }
         }
     }
@@ -289,8 +346,9 @@ impl Clients {
         for number in numbers {
             self.end(number, &SessionEnd::Stopping);
         }
-        while !self.ending.is_empty() {
+        while !self.ending.is_empty() || self.registry.cm.is_ending() {
             self.ending.end_some(&mut self.registry, environment);
+            self.registry.cm.end_some(environment);
         }
     }
 
@@ -298,6 +356,7 @@ impl Clients {
         for _ in 0..MESSAGES_A_TURN {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, SessionStage::Open(_));
+            let is_cm = matches!(session.stage, SessionStage::Cm);
             let end = match session.connection.receive() {
                 ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
@@ -306,6 +365,11 @@ impl Clients {
                 ReceivedCall::Closed => Some(SessionEnd::Closed),
                 ReceivedCall::Broken(what) => Some(SessionEnd::Fault(what.into())),
             };
+            if is_cm {
+                self.registry.cm.flush(environment);
+                self.watch_cm_channels();
+            }
+            let Some(session) = self.sessions.get_mut(&number) else { return };
             if let SessionStage::Open(objects) = &session.stage
                 && !was_open
             {
@@ -326,8 +390,10 @@ impl Clients {
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
         // Its socket is closed here: it hears of it at once.
-        if let SessionStage::Open(objects) = session.stage {
-            self.ending.add(id, objects);
+        match session.stage {
+            SessionStage::Open(objects) => self.ending.add(id, objects),
+            SessionStage::Cm => self.registry.cm.close(id),
+            SessionStage::OneTooMany(_) | SessionStage::Connected | SessionStage::Greeted => {}
         }
         match why {
             SessionEnd::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
@@ -354,6 +420,7 @@ impl Clients {
 
     /// The device's queue pairs fail; its sessions and their other objects stay.
     fn on_gone(&mut self, device: DeviceId, environment: &mut Environment<'_>) {
+        self.registry.cm.on_gone(device, environment);
         self.tell_all(device, Event { kind: event::DEVICE_FATAL, handle: 0 });
         for place in &self.registry.device(device).setup.endpoints {
             let mut from = Some(0);

@@ -14,7 +14,8 @@ use roced_transport::{
 };
 use roced_types::{DeviceId, QpAttributes, Qpn, address_of, attribute, gid_of};
 
-use super::{environment::DevicePort, refused::Refused};
+use super::refused::Refused;
+use crate::environment::DevicePort;
 use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
 
 /// Followers of the route to a destination.

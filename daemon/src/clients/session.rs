@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   connected ── Hello ──► greeted ── OpenDevice ──► open (objects) ──► gone: all of it undone
+//!                             └────── OpenCm ──────► identifiers ────────┘
 //! ```
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -41,6 +42,8 @@ pub(crate) enum SessionStage {
     Greeted,
     /// Everything else.
     Open(Box<SessionObjects>),
+    /// The connection manager; its identifiers are there.
+    Cm,
 }
 
 /// Objects of a session, by the numbers that its client knows.

@@ -174,6 +174,11 @@ impl Addresses {
         }
     }
 
+    /// An interface has the address.
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        self.0.keys().any(|(_, known)| *known == address)
+    }
+
     /// An address is gone.
     pub(super) fn remove(&mut self, message: &AddressMessage) {
         if let Some(address) = address_of(message) {

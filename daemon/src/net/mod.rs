@@ -302,6 +302,21 @@ impl Net {
         changes
     }
 
+    /// An interface of this host has the address.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.mirror.addresses.contains(address)
+    }
+
+    /// The address of this host from which the kernel sends to `destination`, by interface `scope`
+    /// if that is not 0. `None` without a route.
+    pub fn source_for(&mut self, destination: IpAddr, scope: u32) -> Option<IpAddr> {
+        let out = (scope != 0).then_some(scope);
+        route::source(&mut self.requests, destination, out).unwrap_or_else(|error| {
+            warn!(%destination, %error, "the kernel would not tell a route");
+            None
+        })
+    }
+
     /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
     /// [`Self::unfollow`].
     ///

@@ -27,7 +27,7 @@ pub(super) fn find(
     destination: IpAddr,
     out: Option<u32>,
 ) -> io::Result<Option<Hop>> {
-    let mut question = question(source, destination, out);
+    let mut question = question(Some(source), destination, out);
     // Where no route fits a given interface, IPv4 "assumes that the destination is on link"
     // (ip_route_output_key_hash_rcu). We do not: the table itself must have a route.
     if destination.is_ipv4() && out.is_some() {
@@ -41,7 +41,19 @@ pub(super) fn find(
     Ok(route.and_then(|route| hop_of(&route, destination)))
 }
 
-fn question(source: IpAddr, destination: IpAddr, out: Option<u32>) -> RouteMessage {
+/// Asks the kernel for the address from which it sends to `destination`, by interface `out` if it is
+/// given; the destination may be of this host itself. `None` without a route.
+pub(super) fn source(requests: &mut Requests, destination: IpAddr, out: Option<u32>) -> io::Result<Option<IpAddr>> {
+    let route = first_route(requests, question(None, destination, out))?;
+    let attributes = route.map(|route| route.attributes).unwrap_or_default();
+    Ok(attributes.into_iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(RouteAddress::Inet(address)) => Some(address.into()),
+        RouteAttribute::PrefSource(RouteAddress::Inet6(address)) => Some(address.into()),
+        _ => None,
+    }))
+}
+
+fn question(source: Option<IpAddr>, destination: IpAddr, out: Option<u32>) -> RouteMessage {
     let mut question = RouteMessage::default();
     let (family, bits) = match destination {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -49,9 +61,9 @@ fn question(source: IpAddr, destination: IpAddr, out: Option<u32>) -> RouteMessa
     };
     question.header.address_family = family;
     question.header.destination_prefix_length = bits;
-    question.header.source_prefix_length = bits;
+    question.header.source_prefix_length = if source.is_some() { bits } else { 0 };
     question.attributes.push(RouteAttribute::Destination(destination.into()));
-    question.attributes.push(RouteAttribute::Source(source.into()));
+    question.attributes.extend(source.map(|source| RouteAttribute::Source(source.into())));
     question.attributes.extend(out.map(RouteAttribute::Oif));
     question
 }

@@ -47,7 +47,7 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
-        management::{OutgoingMads, mads},
+        management::{OutgoingMad, OutgoingMads, mads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -176,6 +176,15 @@ impl Network for FakeNetwork {
         self.told.lock().expect("no test panics here").gids.get(index as usize).copied().flatten()
     }
 
+    fn has_address(&self, address: IpAddr) -> bool {
+        (0..3).any(|index| self.gid(DeviceId(0), index).is_some_and(|gid| gid.address == address))
+    }
+
+    fn source_for(&mut self, destination: IpAddr, _: u32) -> Option<IpAddr> {
+        let mut gids = (0..3).filter_map(|index| self.gid(DeviceId(0), index));
+        gids.find(|gid| gid.address.is_ipv4() == destination.is_ipv4()).map(|gid| gid.address)
+    }
+
     fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
         let mut told = self.told.lock().expect("no test panics here");
         let local = !told.hide_local && told.gids.iter().flatten().any(|gid| gid.address == to);
@@ -225,6 +234,10 @@ impl WorkerAccess for MaybeStuck {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         let stuck = self.told.lock().expect("no test panics here").stuck;
         if stuck { Err(CallError::Timeout) } else { self.workers.call(worker, command) }
+    }
+
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
+        self.workers.send_mad(worker, mad)
     }
 }
 

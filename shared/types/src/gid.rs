@@ -16,6 +16,12 @@ pub const fn gid_of(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Returns the node GUID of a device: the EUI-64 of its MAC address, with the universal bit turned
+/// (RFC 4291, appendix A).
+pub const fn node_guid([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
 /// Returns the address of a GID: IPv4 if the GID is an IPv4 address mapped into IPv6.
 pub fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()

@@ -14,7 +14,7 @@ use std::{
 };
 
 use roced::{
-    clients::environment::WorkerAccess,
+    environment::WorkerAccess,
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,

@@ -26,8 +26,9 @@ use nix::{
 };
 use roced::{
     client_socket::listener::Listener,
-    clients::{Clients, DeviceSetup, environment::Environment},
+    clients::{Clients, DeviceSetup},
     config::{ClientLimits, DeviceLimits, LimitsConfig},
+    environment::Environment,
     net::{FollowId, NetworkChange, NextHop},
 };
 use roced_abi::{

@@ -11,7 +11,7 @@ use std::{
 };
 
 use roced::{
-    clients::environment::{DevicePort, Network, WorkerAccess},
+    environment::{DevicePort, Network, WorkerAccess},
     net::{FollowId, GidTableEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
@@ -20,7 +20,7 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
-        management::{OutgoingMads, mads},
+        management::{OutgoingMad, OutgoingMads, mads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -178,6 +178,10 @@ impl WorkerAccess for Crew {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         Ok(self.workers[worker.0 as usize].carry_out(command))
     }
+
+    fn send_mad(&mut self, _: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
+        Err(mad)
+    }
 }
 
 /// A network with two addresses of ours.
@@ -219,6 +223,15 @@ impl Network for Net {
             _ => return None,
         };
         Some(GidTableEntry { address, ifindex: 7, vlan: None, prefix_len: 24, roce: RoceVersion::V2 })
+    }
+
+    fn has_address(&self, address: IpAddr) -> bool {
+        (0..3).any(|index| self.gid(DeviceId(0), index).is_some_and(|gid| gid.address == address))
+    }
+
+    fn source_for(&mut self, destination: IpAddr, _: u32) -> Option<IpAddr> {
+        let mut gids = (0..3).filter_map(|index| self.gid(DeviceId(0), index));
+        gids.find(|gid| gid.address.is_ipv4() == destination.is_ipv4()).map(|gid| gid.address)
     }
 
     fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {

@@ -13,14 +13,18 @@ use roced_abi::{
 };
 use roced_memory::queues::new_session;
 use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
-use roced_types::{DeviceId, INLINE_BYTES_MAX, PKEYS_MAX, Qpn, SGE_MAX, SessionId, WORK_REQUESTS_MAX, gid_of};
+use roced_types::{
+    DeviceId, INLINE_BYTES_MAX, PKEYS_MAX, Qpn, SGE_MAX, SessionId, WORK_REQUESTS_MAX, gid_of, node_guid,
+};
 
 use super::{
-    super::{environment::Environment, refused::Refused, session::SessionObjects},
+    super::{refused::Refused, session::SessionObjects},
     CallHandler, CallReply, Registry, take_back, tell,
 };
 use crate::{
+    cm::CmDevice,
     config::DeviceLimits,
+    environment::Environment,
     net::RoceVersion,
     numbers::{MrKeys, NumberPool, Qpns},
     worker::{command::Command, endpoints::EndpointLocation},
@@ -49,6 +53,13 @@ pub struct DeviceSetup {
     pub endpoints: Vec<EndpointLocation>,
     /// Queue pairs that each endpoint has room for.
     pub qps_per_endpoint: u32,
+}
+
+impl DeviceSetup {
+    pub(crate) fn for_cm(&self) -> CmDevice {
+        let worker = self.endpoints.first().expect("a device has a worker").worker;
+        CmDevice { id: self.id, worker }
+    }
 }
 
 /// A device with its objects in use.
@@ -136,7 +147,7 @@ impl CallHandler<'_, '_> {
         let mac = self.environment.network.port(self.objects.device).mac;
         let limits = &self.registry.limits.client;
         let attributes = DeviceAttributes {
-            node_guid: guid(mac),
+            node_guid: node_guid(mac),
             max_qps: limits.qps,
             max_qp_wrs: WORK_REQUESTS_MAX,
             max_sges: SGE_MAX,
@@ -190,11 +201,6 @@ impl CallHandler<'_, '_> {
         });
         Ok((reply, Vec::new()))
     }
-}
-
-/// EUI-64 of a MAC address, with the universal bit turned (RFC 4291, appendix A).
-const fn guid([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
-    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
 fn errno(error: &std::io::Error) -> Errno {

@@ -171,6 +171,7 @@ impl CallHandler<'_, '_> {
             life: home.life,
         };
         self.objects.qps.insert(qpn.get(), object);
+        self.registry.cm.add_qp(qpn, self.objects.uid);
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
         let reply = CreateQpReply {
             qpn: qpn.get(),
@@ -257,6 +258,7 @@ impl CallHandler<'_, '_> {
         // The next queue pair of that number must not have its windows.
         self.unbind_all_of(qpn)?;
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
+        self.registry.cm.remove_qp(qpn);
         self.unfollow(Follower::Qp(qpn), object.path);
         self.give_back_numbers(object.cq_ring, qpn, object.doorbell);
         self.objects.bytes -= object.bytes;

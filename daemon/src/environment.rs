@@ -1,5 +1,5 @@
-//! Interface of client sessions to the rest of the daemon: its workers, and its view of the
-//! network.
+//! Interface of client sessions and of the connection manager to the rest of the daemon: its workers,
+//! and its view of the network.
 
 use std::{io, net::IpAddr};
 
@@ -11,6 +11,7 @@ use crate::{
     worker::{
         command::{Answer, Command},
         mailbox::CallError,
+        management::OutgoingMad,
         workers,
     },
 };
@@ -22,11 +23,21 @@ pub trait WorkerAccess {
     /// # Errors
     /// [`CallError`] when there is none.
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError>;
+
+    /// Has `worker` send a management datagram.
+    ///
+    /// # Errors
+    /// The datagram, if `worker` has no room for it.
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad>;
 }
 
 impl WorkerAccess for workers::Workers {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         Self::call(self, worker, command)
+    }
+
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
+        Self::send_mad(self, worker, mad)
     }
 }
 
@@ -65,6 +76,13 @@ pub trait Network {
 
     /// The GID at `index` of a device's table.
     fn gid(&self, device: DeviceId, index: u32) -> Option<GidTableEntry>;
+
+    /// An interface of this host has the address.
+    fn has_address(&self, address: IpAddr) -> bool;
+
+    /// The address of this host from which the kernel sends to `destination`, by interface `scope`
+    /// if that is not 0.
+    fn source_for(&mut self, destination: IpAddr, scope: u32) -> Option<IpAddr>;
 
     /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
     /// [`Self::unfollow`].

@@ -1,0 +1,182 @@
+//! An event channel: a socket pair whose other end the program polls.
+//!
+//! Written events are kept until the program has surely taken them, since an identifier that moves
+//! to another channel takes those with it that were not.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair},
+};
+use roced_abi::control::CmChannelEvent;
+use roced_cm::identifiers::IdKey;
+use roced_memory::queues::is_read;
+use roced_types::SessionId;
+use zerocopy::IntoBytes;
+
+/// Messages that a socket of this size can hold without having been read, at most: older ones were.
+const UNREAD_MAX: usize = 1024;
+
+/// Result of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChannelState {
+    /// All events are in the socket, or can never be received.
+    Written,
+    /// Some wait until the program has read others.
+    Full,
+}
+
+/// An event of an identifier.
+type Sent = (IdKey, Box<CmChannelEvent>);
+
+#[derive(Debug)]
+pub(super) struct CmChannel {
+    pub(super) session: SessionId,
+    socket: OwnedFd,
+    /// Events wait for room in the socket.
+    pub(super) wants_room: bool,
+    /// In the socket, or taken since.
+    unread: VecDeque<Sent>,
+    waiting: VecDeque<Sent>,
+}
+
+impl CmChannel {
+    /// A channel, and the program's end.
+    pub(super) fn new(session: SessionId) -> Result<(Self, OwnedFd), Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((
+            Self { session, socket: ours, wants_room: false, unread: VecDeque::new(), waiting: VecDeque::new() },
+            theirs,
+        ))
+    }
+
+    pub(super) const fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// An event for the program, after the others.
+    pub(super) fn push(&mut self, owner: IdKey, event: Box<CmChannelEvent>) {
+        self.waiting.push_back((owner, event));
+    }
+
+    /// Writes as much as there is room for.
+    pub(super) fn write(&mut self) -> ChannelState {
+        // An empty socket: all that was written has been taken.
+        self.is_read();
+        while let Some((_, event)) = self.waiting.front() {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(self.socket.as_raw_fd(), event.as_bytes(), flags) {
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return ChannelState::Full,
+                Ok(_) => self.unread.extend(self.waiting.pop_front()),
+                // The program has closed its end.
+                Err(_) => self.waiting.clear(),
+            }
+            if self.unread.len() > UNREAD_MAX {
+                self.unread.pop_front();
+            }
+        }
+        ChannelState::Written
+    }
+
+    /// The program has taken all written events.
+    pub(super) fn is_read(&mut self) -> bool {
+        let is_read = is_read(&self.socket);
+        if is_read {
+            self.unread.clear();
+        }
+        is_read && self.waiting.is_empty()
+    }
+
+    /// Takes the events of an identifier that its program has not taken: later than `taken`.
+    pub(super) fn take_events(&mut self, owner: IdKey, taken: u64) -> Vec<Box<CmChannelEvent>> {
+        let is_moved = |(of, event): &Sent| *of == owner && event.sequence > taken;
+        let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| event.clone());
+        let mut moved: Vec<_> = written.collect();
+        self.unread.retain(|sent| !is_moved(sent));
+        for sent in std::mem::take(&mut self.waiting) {
+            if is_moved(&sent) {
+                moved.push(sent.1);
+            } else {
+                self.waiting.push_back(sent);
+            }
+        }
+        moved
+    }
+
+    /// Drops the waiting events of a destroyed identifier.
+    pub(super) fn forget(&mut self, key: IdKey) {
+        self.waiting.retain(|(owner, event)| *owner != key && event.id != key.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::recv;
+    use roced_cm::identifiers::OwnerId;
+    use zerocopy::{FromBytes, FromZeros};
+
+    use super::*;
+
+    fn key(number: u32) -> IdKey {
+        IdKey { owner: OwnerId(1), number }
+    }
+
+    fn event(number: u32, sequence: u64, kind: u32) -> Box<CmChannelEvent> {
+        Box::new(CmChannelEvent { id: number, owner: number, sequence, kind, ..FromZeros::new_zeroed() })
+    }
+
+    fn take(theirs: &OwnedFd) -> Option<u64> {
+        let mut bytes = [0; 512];
+        let length = recv(theirs.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT).ok()?;
+        Some(CmChannelEvent::read_from_bytes(&bytes[..length]).expect("one event a message").sequence)
+    }
+
+    #[test]
+    fn an_identifier_takes_the_events_along_that_were_not_taken() {
+        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        for sequence in 1..=6 {
+            channel.push(key(sequence as u32 % 2), event(sequence as u32 % 2, sequence, 0));
+        }
+        assert_eq!(channel.write(), ChannelState::Written);
+        assert_eq!([take(&theirs), take(&theirs)], [Some(1), Some(2)]);
+        channel.push(key(1), event(1, 7, 0));
+        let moved: Vec<u64> = channel.take_events(key(1), 1).iter().map(|event| event.sequence).collect();
+        assert_eq!(moved, [3, 5, 7], "in order, those in the socket and those that wait");
+    }
+
+    #[test]
+    fn a_program_that_takes_nothing_fills_its_own_channel_alone() {
+        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        let mut pushed = 0;
+        while channel.write() == ChannelState::Written {
+            pushed += 1;
+            channel.push(key(1), event(1, pushed, 0));
+            assert!(pushed < 10_000, "a socket has an end");
+        }
+        assert!(!channel.is_read());
+        let mut taken = 0;
+        while let Some(sequence) = take(&theirs) {
+            taken += 1;
+            assert_eq!(sequence, taken, "in order");
+            channel.write();
+        }
+        assert_eq!(taken, pushed);
+        assert!(channel.is_read());
+    }
+
+    #[test]
+    fn a_destroyed_identifier_has_no_events_that_wait() {
+        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        channel.push(key(1), event(1, 1, 0));
+        channel.push(key(2), event(2, 2, 0));
+        channel.forget(key(1));
+        channel.write();
+        assert_eq!([take(&theirs), take(&theirs)], [Some(2), None]);
+    }
+}

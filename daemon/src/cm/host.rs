@@ -1,0 +1,187 @@
+//! The network of this host as identifiers see it.
+
+use std::{net::IpAddr, ops::RangeInclusive};
+
+use roced_cm::{
+    PeerAddress,
+    identifiers::{CmErrno, DeviceAddress, Host},
+    wire::CaGuid,
+};
+use roced_types::{DeviceId, address_of, gid_of, node_guid};
+
+use super::{CmDevice, mad_routes::MadRoutes};
+use crate::{
+    environment::{Environment, Network},
+    net::{GidTableEntry, RoceVersion},
+    worker::management::ReceivedMad,
+};
+
+/// What a path of Linux leaves for headers: IPv6 or GRH, UDP, BTH, XRC, atomic, ICRC.
+const HEADERS_BYTES: u32 = 96;
+
+/// Ports to choose from if the kernel does not tell its own (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The network, borrowed for one step of the control thread.
+pub(super) struct CmHost<'a, 'e> {
+    devices: &'a [CmDevice],
+    routes: &'a mut MadRoutes,
+    environment: &'a mut Environment<'e>,
+    is_privileged: bool,
+}
+
+impl<'a, 'e> CmHost<'a, 'e> {
+    pub(super) const fn new(
+        devices: &'a [CmDevice],
+        routes: &'a mut MadRoutes,
+        environment: &'a mut Environment<'e>,
+        is_privileged: bool,
+    ) -> Self {
+        Self { devices, routes, environment, is_privileged }
+    }
+
+    /// The GID of a device that is `address`, by RoCEv2; on interface `scope` if that is not 0.
+    fn find(&self, devices: impl Iterator<Item = DeviceId>, address: IpAddr, scope: u32) -> Option<DeviceAddress> {
+        let network = &*self.environment.network;
+        let mut devices = devices;
+        devices.find_map(|device| {
+            let (gid_index, entry) =
+                gid_of_address(network, device, address).filter(|(_, entry)| scope == 0 || entry.ifindex == scope)?;
+            Some(self.device_address(device, gid_index, &entry))
+        })
+    }
+
+    fn device_address(&self, device: DeviceId, gid_index: u32, entry: &GidTableEntry) -> DeviceAddress {
+        let port = self.environment.network.port(device);
+        let fits = |bytes: &u32| *bytes + HEADERS_BYTES <= port.link_mtu_bytes && *bytes <= port.path_mtu_bytes();
+        DeviceAddress {
+            device,
+            adapter: CaGuid(u64::from_be_bytes(node_guid(port.mac))),
+            gid_index,
+            address: entry.address,
+            vlan: entry.vlan,
+            mtu_bytes: [4096, 2048, 1024, 512, 256].into_iter().find(fits).unwrap_or(0),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = DeviceId> + use<'a> {
+        self.devices.iter().map(|device| device.id)
+    }
+}
+
+/// The GIDs of a device that speak RoCEv2, with their indices.
+fn gids(network: &dyn Network, device: DeviceId) -> impl Iterator<Item = (u32, GidTableEntry)> {
+    let entries =
+        (0..network.port(device).gid_entries).filter_map(move |index| Some((index, network.gid(device, index)?)));
+    entries.filter(|(_, entry)| entry.roce == RoceVersion::V2)
+}
+
+fn gid_of_address(network: &dyn Network, device: DeviceId, address: IpAddr) -> Option<(u32, GidTableEntry)> {
+    gids(network, device).find(|(_, entry)| entry.address == address)
+}
+
+/// The GID entry of a local address on its device.
+pub(super) fn entry_of(network: &dyn Network, peer: &PeerAddress) -> Option<GidTableEntry> {
+    gid_of_address(network, peer.device, address_of(peer.local)).map(|(_, entry)| entry)
+}
+
+/// Addresses of a received datagram. The VLAN is that of the address it came to; a datagram of
+/// another VLAN is not for it.
+pub(super) fn peer_of(mad: &ReceivedMad, environment: &Environment<'_>) -> Option<PeerAddress> {
+    let network = &*environment.network;
+    let (_, entry) = gid_of_address(network, mad.device, address_of(mad.local))?;
+    let is_known = !network.port(mad.device).strips_vlan_tags || mad.vlan.is_some();
+    if is_known && mad.vlan != entry.vlan {
+        return None;
+    }
+    Some(PeerAddress { device: mad.device, vlan: entry.vlan, local: mad.local, remote: mad.remote })
+}
+
+/// Addresses of a datagram to this host itself, as its receiver sees them.
+pub(super) fn handed_over(
+    to: &PeerAddress,
+    devices: &[CmDevice],
+    environment: &Environment<'_>,
+) -> Option<PeerAddress> {
+    let network = &*environment.network;
+    let own = devices.iter().filter(|device| device.id == to.device);
+    let others = devices.iter().filter(|device| device.id != to.device);
+    let mut found = own.chain(others).filter_map(|device| {
+        let (_, entry) = gid_of_address(network, device.id, address_of(to.remote))?;
+        Some((device.id, entry))
+    });
+    let (device, entry) = found.next()?;
+    Some(PeerAddress { device, vlan: entry.vlan, local: to.remote, remote: to.local })
+}
+
+impl Host for CmHost<'_, '_> {
+    fn local(&mut self, address: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
+        if let Some(found) = self.find(self.all(), address, scope) {
+            return Ok(found);
+        }
+        let is_local = self.environment.network.has_address(address);
+        Err(if is_local { CmErrno::NoDevice } else { CmErrno::AddressNotAvailable })
+    }
+
+    fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
+        let found = self.find(std::iter::once(peer.device), address_of(peer.local), 0);
+        found.ok_or(CmErrno::NoDevice)
+    }
+
+    fn scope_of(&mut self, address: &DeviceAddress) -> u32 {
+        let network = &*self.environment.network;
+        network.gid(address.device, address.gid_index).map_or(0, |entry| entry.ifindex)
+    }
+
+    fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
+        let network = &mut *self.environment.network;
+        let chosen = network.source_for(destination, scope);
+        let source = source.or(chosen).ok_or(CmErrno::NetUnreachable)?;
+        self.find(self.all(), source, scope).ok_or(CmErrno::NoDevice)
+    }
+
+    fn any_device(&mut self) -> Option<DeviceAddress> {
+        let network = &*self.environment.network;
+        let device = self.devices.iter().map(|device| device.id).find(|device| network.port(*device).link_up)?;
+        let (gid_index, entry) = gids(network, device).next()?;
+        Some(self.device_address(device, gid_index, &entry))
+    }
+
+    fn is_reachable(&mut self, peer: PeerAddress) -> bool {
+        handed_over(&peer, self.devices, self.environment).is_some() || self.routes.is_reachable(peer, self.environment)
+    }
+
+    fn join(&mut self, source: &DeviceAddress, group: IpAddr) -> Result<(), i32> {
+        let network = &mut *self.environment.network;
+        let entry = network.gid(source.device, source.gid_index).ok_or(CmErrno::NoDevice.number())?;
+        network.join(source.device, entry, group).map_err(|error| error.raw_os_error().unwrap_or_default())
+    }
+
+    fn leave(&mut self, source: &DeviceAddress, group: IpAddr) {
+        let network = &mut *self.environment.network;
+        let peer =
+            PeerAddress { device: source.device, vlan: source.vlan, local: gid_of(source.address), remote: [0; 16] };
+        if let Some(entry) = entry_of(network, &peer) {
+            network.leave(source.device, entry, group);
+        }
+    }
+
+    fn is_privileged(&self) -> bool {
+        self.is_privileged
+    }
+
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        ephemeral_ports().unwrap_or(EPHEMERAL_PORTS)
+    }
+
+    fn is_ipv6_only(&self) -> bool {
+        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
+    }
+}
+
+fn ephemeral_ports() -> Option<RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut numbers = text.split_whitespace().map(str::parse);
+    let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (first <= last).then_some(first..=last)
+}

@@ -1,0 +1,208 @@
+//! Ways of management datagrams to peers.
+//!
+//! A way follows the kernel's route and neighbor. It is kept while datagrams go there, and a few
+//! datagrams wait while the neighbor is asked. A stranger can make this host ask for as many
+//! neighbors as there are addresses, so ways for answers come at a bounded rate.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use roced_cm::{PeerAddress, wire::MAD_BYTES};
+use roced_transport::{
+    io::Egress,
+    wire::{
+        Roce,
+        path::{Path, PathSpec, Vlan, udp_source_port},
+    },
+};
+use roced_types::{Qpn, address_of};
+
+use super::{CmDevice, host::entry_of};
+use crate::{
+    environment::Environment,
+    net::{FollowId, NextHop},
+    worker::management::OutgoingMad,
+};
+
+/// Datagrams that wait for a neighbor.
+const WAITING_MAX: usize = 64;
+
+/// Unused ways are forgotten after this time.
+const UNUSED_MAX: Duration = Duration::from_secs(30);
+
+/// New ways at once, and how soon another one: strangers cause them.
+const NEW_WAYS: u32 = 256;
+const NEW_WAY_EVERY: Duration = Duration::from_millis(5);
+
+const HOP_LIMIT: u8 = 64;
+
+#[derive(Debug)]
+struct MadRoute {
+    follow: FollowId,
+    next: NextHop,
+    waiting: VecDeque<[u8; MAD_BYTES]>,
+    used: Instant,
+}
+
+/// Ways to peers.
+#[derive(Debug)]
+pub(super) struct MadRoutes {
+    ways: BTreeMap<PeerAddress, MadRoute>,
+    by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
+    new_ways: u32,
+    refilled: Instant,
+    /// When unused ways were looked for.
+    looked: Instant,
+    /// Datagrams that were not sent: no way, too many that wait, or no room at a worker.
+    pub(super) dropped: u64,
+}
+
+impl Default for MadRoutes {
+    fn default() -> Self {
+        Self {
+            ways: BTreeMap::new(),
+            by_follow: BTreeMap::new(),
+            new_ways: NEW_WAYS,
+            refilled: Instant::now(),
+            looked: Instant::now(),
+            dropped: 0,
+        }
+    }
+}
+
+impl MadRoutes {
+    /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on.
+    pub(super) fn is_reachable(&mut self, peer: PeerAddress, environment: &mut Environment<'_>) -> bool {
+        let next = self.way(peer, environment).map(|way| way.next);
+        matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
+    }
+
+    fn way(&mut self, peer: PeerAddress, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
+        let now = Instant::now();
+        if !self.ways.contains_key(&peer) {
+            let source = entry_of(environment.network, &peer)?;
+            let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
+            self.by_follow.entry(follow).or_default().push(peer);
+            self.ways.insert(peer, MadRoute { follow, next, waiting: VecDeque::new(), used: now });
+        }
+        let way = self.ways.get_mut(&peer)?;
+        way.used = now;
+        Some(way)
+    }
+
+    /// A place for a way that no program asked for.
+    fn may_add(&mut self) -> bool {
+        let since = self.refilled.elapsed();
+        let more = (since.as_micros() / NEW_WAY_EVERY.as_micros()) as u32;
+        if more > 0 {
+            self.new_ways = self.new_ways.saturating_add(more).min(NEW_WAYS);
+            self.refilled = Instant::now();
+        }
+        let may = self.new_ways > 0;
+        self.new_ways -= u32::from(may);
+        may
+    }
+
+    /// Sends a datagram, now or when the neighbor has answered.
+    pub(super) fn send(
+        &mut self,
+        peer: PeerAddress,
+        bytes: [u8; MAD_BYTES],
+        devices: &[CmDevice],
+        environment: &mut Environment<'_>,
+    ) {
+        if !self.ways.contains_key(&peer) && !self.may_add() {
+            self.dropped += 1;
+            return;
+        }
+        let Some(way) = self.way(peer, environment) else {
+            self.dropped += 1;
+            return;
+        };
+        match way.next {
+            NextHop::Resolving if way.waiting.len() < WAITING_MAX => way.waiting.push_back(bytes),
+            NextHop::Reachable { .. } => {
+                let next = way.next;
+                self.dropped += u64::from(!emit(&peer, next, bytes, devices, environment));
+            }
+            NextHop::Resolving | NextHop::Unreachable | NextHop::Local(_) => self.dropped += 1,
+        }
+    }
+
+    /// A followed destination is reached in another way: datagrams that waited are sent, or dropped
+    /// if nothing leads there. Returns the peers that are reached now.
+    pub(super) fn on_next_hop(
+        &mut self,
+        follow: FollowId,
+        next: NextHop,
+        devices: &[CmDevice],
+        environment: &mut Environment<'_>,
+    ) -> Vec<PeerAddress> {
+        let peers = self.by_follow.get(&follow).cloned().unwrap_or_default();
+        for peer in &peers {
+            let Some(way) = self.ways.get_mut(peer) else { continue };
+            way.next = next;
+            if next != NextHop::Resolving {
+                for bytes in way.waiting.drain(..) {
+                    self.dropped += u64::from(!emit(peer, next, bytes, devices, environment));
+                }
+            }
+        }
+        if matches!(next, NextHop::Reachable { .. } | NextHop::Local(_)) { peers } else { Vec::new() }
+    }
+
+    /// When [`Self::drop_unused`] wants to be called.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (!self.ways.is_empty()).then_some(self.looked + UNUSED_MAX / 2)
+    }
+
+    /// Forgets the ways that were not used for long.
+    pub(super) fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
+        if self.looked + UNUSED_MAX / 2 > now {
+            return;
+        }
+        self.looked = now;
+        let is_unused = |way: &MadRoute| way.used + UNUSED_MAX <= now;
+        let unused: Vec<PeerAddress> =
+            self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, _)| *peer).collect();
+        for peer in unused {
+            let Some(way) = self.ways.remove(&peer) else { continue };
+            environment.network.unfollow(way.follow);
+            if let Some(peers) = self.by_follow.get_mut(&way.follow) {
+                peers.retain(|other| *other != peer);
+                if peers.is_empty() {
+                    self.by_follow.remove(&way.follow);
+                }
+            }
+        }
+    }
+}
+
+/// Gives a datagram to a worker; false if that has no room.
+fn emit(
+    peer: &PeerAddress,
+    next: NextHop,
+    bytes: [u8; MAD_BYTES],
+    devices: &[CmDevice],
+    environment: &mut Environment<'_>,
+) -> bool {
+    let NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } = next else { return false };
+    let Some(device) = devices.iter().find(|device| device.id == peer.device) else { return false };
+    let port = environment.network.port(peer.device);
+    let spec = PathSpec {
+        via: Egress::Nic { flow: 0 },
+        source_mac,
+        dest_mac: mac,
+        vlan: vlan.map(|id| Vlan { id, priority: 0, rx_stripped: port.strips_vlan_tags }),
+        source: peer.local,
+        destination: peer.remote,
+        traffic_class: 0,
+        hop_limit: HOP_LIMIT,
+        flow_label: 0,
+        roce: Roce::V2 { udp_source_port: udp_source_port(0, Qpn::GSI, Qpn::GSI) },
+    };
+    let Ok(path) = Path::new(&spec) else { return false };
+    environment.workers.send_mad(device.worker, OutgoingMad { device: peer.device, path, bytes }).is_ok()
+}

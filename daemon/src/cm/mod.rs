@@ -1,0 +1,336 @@
+//! The connection manager: identifiers of programs (`roced-cm`), their event channels, and the way
+//! of management datagrams.
+//!
+//! ```text
+//!   session ── calls ─► ConnectionService ── datagrams ─► MadRoutes ─► worker, queue pair 1
+//!      ▲                   │   ▲    ▲                                     │
+//!      └─ event channel ◄──┘   │    └──────────── datagrams ◄─────────────┘
+//!                           Network
+//! ```
+
+mod abi;
+mod calls;
+mod channel;
+mod counters;
+mod host;
+mod mad_routes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use nix::errno::Errno;
+use roced_abi::control::CmChannelEvent;
+use roced_cm::{
+    CmConfig, PeerAddress,
+    identifiers::{CmErrno, EventKind, IdKey, Identifiers, OwnerId},
+    wire::MAD_BYTES,
+};
+use roced_types::{DeviceId, Qpn, SessionId, WorkerId};
+use tracing::debug;
+
+pub(crate) use self::calls::{CallRefused, Caller};
+use self::{
+    channel::{ChannelState, CmChannel},
+    host::CmHost,
+    mad_routes::MadRoutes,
+};
+use crate::{
+    environment::Environment,
+    net::{FollowId, NextHop},
+    worker::management::ReceivedMad,
+};
+
+/// Connections of all programs, those in TIMEWAIT included: 64 MiB. A guess.
+const CONNECTIONS_MAX: usize = 1 << 17;
+
+/// Identifiers of all programs of a user: 16,384 connections, and as many requests.
+const IDS_OF_USER_MAX: u32 = 1 << 15;
+
+/// Event channels of a session.
+const CHANNELS_MAX: usize = 4096;
+
+/// Datagrams handed over to this host itself in one go: no exchange has more without a program.
+const HANDED_OVER_MAX: usize = 4096;
+
+/// A device of the connection manager.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CmDevice {
+    pub(crate) id: DeviceId,
+    /// Its worker that sends datagrams.
+    pub(crate) worker: WorkerId,
+}
+
+/// Connections of all programs of this host.
+#[derive(Debug)]
+pub(crate) struct ConnectionService {
+    ids: Identifiers,
+    devices: Vec<CmDevice>,
+    routes: MadRoutes,
+    channels: BTreeMap<u32, CmChannel>,
+    last_channel: u32,
+    /// Sequence number of the last event, by session.
+    sequences: BTreeMap<SessionId, u64>,
+    /// User and privilege of each session with identifiers.
+    owners: BTreeMap<SessionId, Owner>,
+    /// Sessions that are gone, with identifiers that are left.
+    ending: VecDeque<SessionId>,
+    /// Queue pairs of all sessions, with their users: a program names none but its user's.
+    qps: BTreeMap<Qpn, u32>,
+    /// New channels, and those that wait for room or do not any more.
+    changed: BTreeMap<u32, Interest>,
+    /// Channels with requests that their program may not have taken.
+    with_requests: BTreeSet<u32>,
+    /// Datagrams to an address or VLAN that the device does not have.
+    wrong_address: u64,
+    epoch: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    uid: u32,
+    is_privileged: bool,
+}
+
+/// Interest in events of a channel's socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interest {
+    /// It is not watched yet.
+    pub(crate) is_new: bool,
+    /// Events wait for room in it.
+    pub(crate) wants_room: bool,
+}
+
+/// Identifiers of gone sessions that are destroyed in one go.
+const ENDED_AT_ONCE: usize = 256;
+
+impl ConnectionService {
+    pub(crate) fn new(devices: Vec<CmDevice>, seed: u64) -> Self {
+        Self {
+            ids: Identifiers::new(&CmConfig { seed, connections_max: CONNECTIONS_MAX }),
+            devices,
+            routes: MadRoutes::default(),
+            channels: BTreeMap::new(),
+            last_channel: 0,
+            sequences: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            ending: VecDeque::new(),
+            qps: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            with_requests: BTreeSet::new(),
+            wrong_address: 0,
+            epoch: Instant::now(),
+        }
+    }
+
+    /// A session opens the connection manager.
+    pub(crate) fn open(&mut self, session: SessionId, uid: u32, is_privileged: bool) {
+        self.owners.insert(session, Owner { uid, is_privileged });
+    }
+
+    /// A session is gone: its channels at once, its identifiers by and by.
+    pub(crate) fn close(&mut self, session: SessionId) {
+        if self.owners.contains_key(&session) {
+            self.channels.retain(|_, channel| channel.session != session);
+            self.ending.push_back(session);
+        }
+    }
+
+    /// Something of a gone session is left.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
+    /// Destroys some identifiers of gone sessions.
+    pub(crate) fn end_some(&mut self, environment: &mut Environment<'_>) {
+        let now = self.now();
+        for _ in 0..ENDED_AT_ONCE {
+            let Some(session) = self.ending.front().copied() else { break };
+            let owner = owner_of(session);
+            let Some(key) = self.ids.first_of(owner) else {
+                self.ids.forget_owner(owner);
+                self.owners.remove(&session);
+                self.sequences.remove(&session);
+                self.ending.pop_front();
+                continue;
+            };
+            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+            // It is there.
+            let _ = self.ids.destroy(key, &mut host, now);
+        }
+        self.flush(environment);
+    }
+
+    /// A queue pair of a session of user `uid` was created.
+    pub(crate) fn add_qp(&mut self, qpn: Qpn, uid: u32) {
+        self.qps.insert(qpn, uid);
+    }
+
+    /// It was destroyed.
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn) {
+        self.qps.remove(&qpn);
+    }
+
+    /// A datagram to queue pair 1.
+    pub(crate) fn on_mad(&mut self, mad: &ReceivedMad, environment: &mut Environment<'_>) {
+        let Some(from) = host::peer_of(mad, environment) else {
+            self.wrong_address += 1;
+            return;
+        };
+        self.take_datagram(from, &mad.bytes, environment);
+        self.flush(environment);
+    }
+
+    fn take_datagram(&mut self, from: PeerAddress, bytes: &[u8; MAD_BYTES], environment: &mut Environment<'_>) {
+        let now = self.now();
+        self.note_read_channels();
+        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+        self.ids.on_datagram(from, bytes, &mut host, now);
+    }
+
+    /// How a followed destination is reached.
+    pub(crate) fn on_next_hop(&mut self, follow: FollowId, next: NextHop, environment: &mut Environment<'_>) {
+        for peer in self.routes.on_next_hop(follow, next, &self.devices, environment) {
+            self.ids.on_neighbor(peer);
+        }
+        self.flush(environment);
+    }
+
+    /// A device's interface is gone.
+    pub(crate) fn on_gone(&mut self, device: DeviceId, environment: &mut Environment<'_>) {
+        let now = self.now();
+        self.ids.on_device_removal(device, now);
+        self.flush(environment);
+    }
+
+    /// When [`Self::on_deadline`] wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let ids = self.ids.poll_timeout().map(|at| self.epoch + at);
+        ids.into_iter().chain(self.routes.deadline()).min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_deadline(&mut self, environment: &mut Environment<'_>) {
+        let now = self.now();
+        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+        self.ids.on_timeout(&mut host, now);
+        self.routes.drop_unused(Instant::now(), environment);
+        self.flush(environment);
+    }
+
+    /// Sends datagrams, and writes events to their channels.
+    pub(crate) fn flush(&mut self, environment: &mut Environment<'_>) {
+        for _ in 0..HANDED_OVER_MAX {
+            let Some(transmit) = self.ids.poll_transmit() else { break };
+            let bytes = transmit.mad.to_bytes();
+            if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {
+                self.take_datagram(from, &bytes, environment);
+            } else {
+                self.routes.send(transmit.to, bytes, &self.devices, environment);
+            }
+        }
+        while let Some(event) = self.ids.poll_event() {
+            let session = SessionId(event.owner.owner.0);
+            let sequence = self.sequences.entry(session).or_insert(0);
+            *sequence += 1;
+            let message = abi::event_message(&event, *sequence, &self.devices);
+            if event.kind == EventKind::ConnectRequest {
+                self.with_requests.insert(event.channel);
+            }
+            if let Some(channel) = self.channels.get_mut(&event.channel) {
+                channel.push(event.owner, message);
+            }
+            self.write(event.channel);
+        }
+    }
+
+    /// Writes waiting events as far as there is room.
+    pub(crate) fn write(&mut self, number: u32) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let wants_room = channel.write() == ChannelState::Full;
+        if wants_room != std::mem::replace(&mut channel.wants_room, wants_room) {
+            self.changed.entry(number).or_insert(Interest { is_new: false, wants_room }).wants_room = wants_room;
+        }
+    }
+
+    /// Channels that are to be watched in another way than before.
+    pub(crate) fn take_changed_channels(&mut self) -> BTreeMap<u32, Interest> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Backlogs count the requests that programs have not taken.
+    fn note_read_channels(&mut self) {
+        let Self { with_requests, channels, ids, .. } = self;
+        with_requests.retain(|number| {
+            let Some(channel) = channels.get_mut(number) else { return false };
+            let is_read = channel.is_read();
+            if is_read {
+                ids.on_channel_read(owner_of(channel.session), *number);
+            }
+            !is_read
+        });
+    }
+
+    /// Programs closed these channels without a call: their identifiers go.
+    pub(crate) fn on_channel_closed(&mut self, number: u32, environment: &mut Environment<'_>) {
+        let Some(channel) = self.channels.remove(&number) else { return };
+        debug!(session = %channel.session, channel = number, "event channel closed");
+        self.destroy_ids_of(channel.session, number, environment);
+        self.flush(environment);
+    }
+
+    fn destroy_ids_of(&mut self, session: SessionId, channel: u32, environment: &mut Environment<'_>) {
+        let now = self.now();
+        let keys: Vec<IdKey> = self.ids.of_channel(owner_of(session), channel).collect();
+        for key in keys {
+            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+            // A request may have gone with its listener.
+            let _ = self.ids.destroy(key, &mut host, now);
+        }
+    }
+
+    /// Socket of a channel, to be watched for its end.
+    pub(crate) fn channel_fd(&self, number: u32) -> Option<&OwnedFd> {
+        self.channels.get(&number).map(CmChannel::fd)
+    }
+
+    fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
+        let of_session = self.channels.values().filter(|channel| channel.session == session).count();
+        if of_session >= CHANNELS_MAX {
+            return Err(CallRefused::Errno(Errno::EMFILE as i32));
+        }
+        let (channel, theirs) = CmChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
+        self.last_channel = self.last_channel.wrapping_add(1).max(1);
+        self.channels.insert(self.last_channel, channel);
+        self.changed.insert(self.last_channel, Interest { is_new: true, wants_room: false });
+        Ok((self.last_channel, theirs))
+    }
+
+    /// Events of an identifier move to another channel, but for those that its program has taken.
+    fn migrate(&mut self, key: IdKey, channel: u32, taken: u64) -> Result<(), CallRefused> {
+        let old = self.ids.channel(key)?;
+        let session = SessionId(key.owner.0);
+        if self.channels.get(&channel).is_none_or(|channel| channel.session != session) {
+            return Err(CmErrno::Invalid.into());
+        }
+        self.ids.migrate(key, channel)?;
+        let moved: Vec<Box<CmChannelEvent>> =
+            self.channels.get_mut(&old).map_or_else(Vec::new, |channel| channel.take_events(key, taken));
+        if let Some(new) = self.channels.get_mut(&channel) {
+            moved.into_iter().for_each(|event| new.push(key, event));
+        }
+        self.write(channel);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+}
+
+/// A session is an owner of identifiers.
+const fn owner_of(session: SessionId) -> OwnerId {
+    OwnerId(session.0)
+}
