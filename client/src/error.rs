@@ -305,8 +305,14 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         }
         Refusal::NotProxied => describe_not_proxied(first),
         Refusal::NotSupported => "this version of roced does not have that".into(),
+        Refusal::Cm => describe_cm(first),
     };
     format!("{call} refused: {why}")
+}
+
+fn describe_cm(number: u64) -> String {
+    let error = std::io::Error::from_raw_os_error(i32::try_from(number).unwrap_or(libc::EINVAL));
+    format!("the connection manager's answer is: {error}")
 }
 
 fn describe_not_proxied(driver: u64) -> String {
@@ -422,7 +428,7 @@ mod tests {
                 assert!(matches!(error, Error::Protocol { .. }), "{status}");
             }
         }
-        assert_eq!(known, 21);
+        assert_eq!(known, 22);
         let side = |refusal| Error::Refused { call: "", refusal, detail: [0; 2] }.side();
         assert_eq!((side(Refusal::NoRoute), side(Refusal::InUse)), (Side::Peer, Side::Yours));
     }

@@ -85,6 +85,7 @@ mod access;
 mod ah;
 mod batch;
 mod channel;
+pub mod cm;
 mod cq;
 mod device;
 mod error;
@@ -143,4 +144,6 @@ const _: () = {
     _every_object_is_shared::<CompletionQueue>();
     _every_object_is_shared::<QueuePair>();
     _every_object_is_shared::<SharedReceiveQueue>();
+    _every_object_is_shared::<cm::CmSession>();
+    _every_object_is_shared::<cm::CmChannel>();
 };

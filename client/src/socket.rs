@@ -162,7 +162,7 @@ impl DaemonSession {
         request: C::Request,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(C::Reply, Vec<OwnedFd>)> {
-        if self.pid != process::id() {
+        if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
         }
         let mut sequence = lock(&self.calls);
@@ -221,6 +221,11 @@ impl DaemonSession {
     /// Readable when [`Self::next_event`] has a result, which may be that the daemon is gone.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.readiness.0.as_fd()
+    }
+
+    /// False in a child of the process that opened the session.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.pid == process::id()
     }
 
     /// True once the daemon is known to be gone.

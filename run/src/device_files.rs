@@ -1,5 +1,5 @@
 //! Device files as kernels with RDMA have them: `/dev/infiniband/uverbs0`,
-//! `/sys/class/infiniband/NAME/...`.
+//! `/dev/infiniband/rdma_cm`, `/sys/class/infiniband/NAME/...`.
 //!
 //! They are written when the program starts and do not change: later addresses are visible through
 //! the library only. `namespace` or `interposed` puts them in place.
@@ -19,19 +19,38 @@ pub(crate) fn devices() -> Result<Vec<Device>> {
     Ok(Device::list()?.iter().map(|name| Device::open(name)).collect::<Result<_, _>>()?)
 }
 
+/// Folder of the connection manager's device.
+const CONNECTION_MANAGER: &str = "sys/class/misc/rdma_cm";
+
 /// Creates the files of `devices` below `root`. Programs only check that a character device exists
-/// and can be opened, so `null` creates a copy of `/dev/null`.
-pub(crate) fn make(devices: &[Device], root: &Path, null: impl Fn(&Path) -> Result<()>) -> Result<()> {
+/// and can be opened, so `node` creates, at its first argument, a copy of another one.
+///
+/// That of the connection manager is `/dev/full`: a write that does not come by `libibverbs.so.1`
+/// fails there, while `/dev/null` would pretend success.
+pub(crate) fn make(devices: &[Device], root: &Path, node: impl Fn(&Path, &Path) -> Result<()>) -> Result<()> {
     let (nodes, verbs) = (root.join("dev/infiniband"), root.join("sys/class/infiniband_verbs"));
     fs::create_dir_all(&nodes)?;
+    node(&nodes.join("rdma_cm"), Path::new("/dev/full"))?;
+    connection_manager_folder(&root.join(CONNECTION_MANAGER))?;
     write(verbs.join("abi_version"), "6")?;
     for (index, device) in devices.iter().enumerate() {
         let own = folder_name(device.name())?;
         let name = format!("uverbs{index}");
-        null(&nodes.join(&name))?;
+        node(&nodes.join(&name), Path::new("/dev/null"))?;
         write(verbs.join(&name).join("ibdev"), device.name())?;
         write(verbs.join(&name).join("abi_version"), "1")?;
         device_folder(device, &root.join("sys/class/infiniband").join(own))?;
+    }
+    Ok(())
+}
+
+/// Of a kernel with RDMA the files are its own.
+fn connection_manager_folder(folder: &Path) -> Result<()> {
+    for (file, text) in [("abi_version", Some("4")), ("dev", None)] {
+        let of_kernel = fs::read_to_string(Path::new("/").join(CONNECTION_MANAGER).join(file)).ok();
+        if let Some(text) = of_kernel.as_deref().or(text).filter(|_| !folder.join(file).exists()) {
+            write(folder.join(file), text.trim_end())?;
+        }
     }
     Ok(())
 }

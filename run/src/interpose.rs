@@ -1,8 +1,8 @@
 //! `libroce_files.so`: redirects calls that name device files. `roce-run --files` preloads it where
 //! it cannot mount.
 //!
-//! Paths below `/dev/infiniband`, `/sys/class/infiniband` and `/sys/class/infiniband_verbs` are
-//! replaced by paths below the folder in `ROCE_RUN_FILES`.
+//! Paths below `/dev/infiniband`, `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and
+//! `/sys/class/misc/rdma_cm` are replaced by paths below the folder in `ROCE_RUN_FILES`.
 //!
 //! Only functions of the C library are replaced. Not redirected: system calls that a program makes
 //! itself, paths relative to an open folder or with `..` in them, and the entries of `/dev` and
@@ -19,8 +19,12 @@ use std::{
 use libc::{DIR, FILE, dirent, dirent64, mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64, statx as Statx};
 
 /// Redirected folders, as path components; everything below them is redirected, too.
-const FOLDERS: [&[&[u8]]; 3] =
-    [&[b"dev", b"infiniband"], &[b"sys", b"class", b"infiniband"], &[b"sys", b"class", b"infiniband_verbs"]];
+const FOLDERS: [&[&[u8]]; 4] = [
+    &[b"dev", b"infiniband"],
+    &[b"sys", b"class", b"infiniband"],
+    &[b"sys", b"class", b"infiniband_verbs"],
+    &[b"sys", b"class", b"misc", b"rdma_cm"],
+];
 
 /// Environment variable with the folder of the files. It is read on each call, because `roce-run`
 /// itself may run under this library and unsets it.
@@ -231,6 +235,7 @@ mod tests {
             "//dev/./infiniband",
             "/sys/class/infiniband/",
             "/sys/class/infiniband_verbs/abi_version",
+            "/sys/class/misc/rdma_cm/abi_version",
         ] {
             assert!(is_replaced(path.as_bytes()), "{path}");
         }
@@ -243,6 +248,7 @@ mod tests {
             "/sys/class/infiniband_cm",
             "/sys/class/infiniband/../net",
             "/sys/class/net",
+            "/sys/class/misc/fuse",
             "dev/infiniband",
         ] {
             assert!(!is_replaced(path.as_bytes()), "{path}");

@@ -43,7 +43,7 @@ const HANDED_ON: [Signal; 8] = [
 /// reason why it cannot be executed.
 pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<io::Result<u8>> {
     let folder = tempfile::Builder::new().prefix("roce-run-").tempdir().context("a folder for the files")?;
-    device_files::make(devices, folder.path(), |path| Ok(symlink("/dev/null", path)?))?;
+    device_files::make(devices, folder.path(), |path, other| Ok(symlink(other, path)?))?;
     command.env(FOLDER_VARIABLE, folder.path());
     let ours: SigSet = HANDED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
     let mask = ours.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;

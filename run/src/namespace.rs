@@ -18,6 +18,9 @@ use roced_client::Device;
 
 use crate::{child_signal::ChildSignal, device_files};
 
+/// Folder of devices of no other class, below `/sys/class`.
+const MISC: &str = "misc";
+
 /// Whether [`show`] works. A failed attempt may leave half of the mounts behind, so a child tries.
 pub(crate) fn can_be_had() -> Result<bool> {
     let child_signal = ChildSignal::take()?;
@@ -48,9 +51,9 @@ pub(crate) fn show(devices: &[Device]) -> Result<()> {
     enter()?;
     cover(Path::new("/dev"))?;
     cover(Path::new("/sys/class"))?;
-    device_files::make(devices, Path::new("/"), |path| {
+    device_files::make(devices, Path::new("/"), |path, other| {
         fs::write(path, "")?;
-        bind(Path::new("/dev/null"), path)
+        bind(other, path)
     })
 }
 
@@ -101,15 +104,30 @@ fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {
     if path == Path::new("/sys/class") {
         symlink("../../devices", stage.join(".real/devices"))?;
     }
-    for entry in fs::read_dir(stage.join(&real))? {
-        let entry = entry?.file_name();
-        // Files of an outer `roce-run` or of an adapter: neither shown nor changed.
-        if [".real", "infiniband", "infiniband_verbs"].iter().any(|name| entry == *name) {
-            continue;
+    // Files of an outer `roce-run` or of an adapter: neither shown nor changed.
+    let hidden = [".real", "infiniband", "infiniband_verbs"];
+    let is_class = path == Path::new("/sys/class");
+    link_entries(stage, &real, |name| !(hidden.contains(&name) || is_class && name == MISC))?;
+    let real_misc = Path::new("..").join(&real).join(MISC);
+    if is_class {
+        // A folder of its own, in which the connection manager has a device.
+        fs::create_dir(stage.join(MISC))?;
+        if stage.join(&real).join(MISC).exists() {
+            link_entries(&stage.join(MISC), &real_misc, |_| true)?;
         }
-        symlink(real.join(&entry), stage.join(&entry))?;
     }
     mount(stage.to_str(), path, None, libc::MS_MOVE, "")
+}
+
+/// Creates in `folder` a link to each entry of `real`, a path relative to it.
+fn link_entries(folder: &Path, real: &Path, is_shown: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(folder.join(real))? {
+        let entry = entry?.file_name();
+        if entry.to_str().is_none_or(&is_shown) {
+            symlink(real.join(&entry), folder.join(&entry))?;
+        }
+    }
+    Ok(())
 }
 
 /// Bind-mounts `from` and its submounts at `to`.

@@ -7,6 +7,7 @@ pub(crate) mod completion;
 pub(crate) mod context;
 pub(crate) mod kernel;
 pub(crate) mod object;
+pub(crate) mod rdma_cm;
 pub(crate) mod work;
 
 /// A struct of the header. In tests it knows its name there and where each field lies.

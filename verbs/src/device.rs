@@ -13,6 +13,7 @@ use roced_client::Device as ClientDevice;
 
 use crate::{
     abi::context::Device as Face,
+    cm,
     errno::{self, Errno, Result},
     object::{Object, Pointer},
 };
@@ -39,6 +40,8 @@ static KNOWN: Mutex<Vec<Pointer<Device>>> = Mutex::new(Vec::new());
 
 /// `ibv_get_device_list`.
 pub(crate) unsafe extern "C" fn list(count: *mut c_int) -> *mut *mut Face {
+    // librdmacm lists the devices before it opens its device file.
+    cm::redirect();
     let devices = match ClientDevice::list() {
         Ok(names) => names.iter().map(|name| known(name)).collect(),
         Err(error) => {

@@ -4,6 +4,7 @@
 use std::{
     env,
     ffi::c_int,
+    fmt::Display,
     io::{self, Write as _},
     sync::LazyLock,
 };
@@ -34,7 +35,7 @@ impl From<Error> for Errno {
             Error::NotPermitted { .. } => libc::EACCES,
             Error::Version { .. } => libc::EPROTO,
             Error::DaemonGone | Error::DaemonSilent { .. } | Error::Protocol { .. } => libc::EIO,
-            Error::Refused { refusal, .. } => refused(refusal),
+            Error::Refused { refusal, detail, .. } => refused(refusal, detail[0]),
             Error::QueueFull { .. } => libc::ENOMEM,
             Error::Kernel { errno, .. } => errno as c_int,
             Error::NotMapped { .. } | Error::NoRights { .. } => libc::EFAULT,
@@ -48,17 +49,24 @@ impl From<Error> for Errno {
 /// asked for warnings. A full queue and an empty channel are no failures: programs post, and read
 /// without waiting, until they meet them.
 fn explain(error: &Error) {
-    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
     match error {
         Error::QueueFull { .. } => {}
         Error::Kernel { errno, .. } if *errno as c_int == libc::EAGAIN => {}
-        _ if *WANTED => drop(writeln!(io::stderr(), "libibverbs (roced): {error}")),
-        _ => {}
+        _ => warn(error),
     }
 }
 
-fn refused(refusal: Refusal) -> c_int {
+/// Writes a line to stderr, if the program's user asked for warnings.
+pub(crate) fn warn(text: impl Display) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
+    if *WANTED {
+        drop(writeln!(io::stderr(), "libibverbs (roced): {text}"));
+    }
+}
+
+fn refused(refusal: Refusal, detail: u64) -> c_int {
     match refusal {
+        Refusal::Cm => c_int::try_from(detail).ok().filter(|errno| (1..4096).contains(errno)).unwrap_or(libc::EINVAL),
         Refusal::UnknownCall | Refusal::NotSupported | Refusal::NotProxied => libc::EOPNOTSUPP,
         Refusal::NoSuchDevice => libc::ENODEV,
         Refusal::InUse => libc::EBUSY,

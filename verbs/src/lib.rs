@@ -21,6 +21,7 @@ mod acknowledge;
 mod ah;
 mod buf;
 mod channel;
+mod cm;
 mod context;
 mod cq;
 mod cq_ex;

@@ -444,9 +444,11 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     if namespaces {
         let listed = as_user(Host::A, member, &["--files", "ucx_info", "-d"])?.end(LIMIT)?.success()?;
         ensure!(listed.contains("Transport: rc_verbs"), "{listed}");
-        let look = "id -u; ls -l /dev/infiniband/uverbs0; cat /sys/class/infiniband/roce0/node_type; ls /dev/null /sys/class/net/eth0";
+        let look = "id -u; ls -l /dev/infiniband/uverbs0; cat /sys/class/infiniband/roce0/node_type; ls /dev/null /sys/class/net/eth0 && \
+                    test -c /dev/infiniband/rdma_cm && ! echo 2>/dev/null >/dev/infiniband/rdma_cm && cat /sys/class/misc/rdma_cm/abi_version && \
+                    for file in /sys/class/misc/*/uevent; do cat $file >/dev/null || exit 1; done";
         let seen = as_user(Host::A, member, &["--files", "sh", "-c", look])?.end(SOON)?.success()?;
-        ensure!(seen.starts_with("65534\nc") && seen.contains("1: CA"), "{seen}");
+        ensure!(seen.starts_with("65534\nc") && seen.contains("1: CA") && seen.ends_with("4\n"), "{seen}");
     }
     // Else by replaced calls; their folder goes with the program.
     let scratch = folder.path().join("scratch");
@@ -469,9 +471,9 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
         let listed = run(&["ucx_info", "-d"])?;
         ensure!(listed.contains("Transport: rc_verbs"), "{files}: {listed}");
         let look = "id -u; test -c /dev/infiniband/uverbs0 && cat /sys/class/infiniband/roce0/node_type; ls /sys/class/infiniband/roce0/device/net \
-                    /dev/null; cd /sys/class/infiniband && pwd -P";
+                    /dev/null; test -c /dev/infiniband/rdma_cm && cat /sys/class/misc/rdma_cm/abi_version; cd /sys/class/infiniband && pwd -P";
         let seen = run(&["sh", "-c", look])?;
-        ensure!(seen.starts_with("65534\n1: CA") && seen.contains("eth0"), "{files}: {seen}");
+        ensure!(seen.starts_with("65534\n1: CA") && seen.contains("eth0") && seen.contains("\n4\n"), "{files}: {seen}");
         let listed = run(&["ls", "-l", "/sys/class/infiniband/roce0"])?;
         ensure!(listed.contains("node_guid"), "{files}: {listed}");
         let ended = start(&["sh", "-c", "exit 7"])?.end(LIMIT)?;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, process::Command};
 
-use super::{Layout, attributes::*, completion::*, context::*, kernel::*, object::*, work::*};
+use super::{Layout, attributes::*, completion::*, context::*, kernel::*, object::*, rdma_cm::*, work::*};
 
 const ALL: &[Layout] = &[
     DeviceAttr::LAYOUT,
@@ -63,6 +63,39 @@ const ALL: &[Layout] = &[
     KernelQpAttr::LAYOUT,
     KernelPathRec::LAYOUT,
     PathRec::LAYOUT,
+    UcmHeader::LAYOUT,
+    UcmCreateId::LAYOUT,
+    UcmNumber::LAYOUT,
+    UcmEventsReported::LAYOUT,
+    UcmEce::LAYOUT,
+    UcmNumber::LAYOUT,
+    UcmDestroyId::LAYOUT,
+    UcmBindIp::LAYOUT,
+    UcmBind::LAYOUT,
+    UcmResolveIp::LAYOUT,
+    UcmResolveAddress::LAYOUT,
+    UcmResolveRoute::LAYOUT,
+    UcmQuery::LAYOUT,
+    UcmQueryRouteAnswer::LAYOUT,
+    UcmQueryAddressAnswer::LAYOUT,
+    UcmQueryPathAnswer::LAYOUT,
+    UcmConnParam::LAYOUT,
+    UcmUdParam::LAYOUT,
+    UcmEce::LAYOUT,
+    UcmConnect::LAYOUT,
+    UcmListen::LAYOUT,
+    UcmAccept::LAYOUT,
+    UcmReject::LAYOUT,
+    UcmDisconnect::LAYOUT,
+    UcmInitQpAttr::LAYOUT,
+    UcmNotify::LAYOUT,
+    UcmJoinIpGroup::LAYOUT,
+    UcmJoinGroup::LAYOUT,
+    UcmGetEvent::LAYOUT,
+    UcmEventAnswer::LAYOUT,
+    UcmSetOption::LAYOUT,
+    UcmMigrate::LAYOUT,
+    UcmEventsReported::LAYOUT,
 ];
 
 /// Parts that the macro cannot see: members of unions inside structs.
@@ -81,6 +114,7 @@ const INSIDE: &[(&str, &str, usize)] = &[
 fn every_struct_lies_as_the_header_has_it() {
     let mut source = String::from("#include <stddef.h>\n#include <time.h>\n#include <infiniband/verbs.h>\n");
     source.push_str("#include <infiniband/sa.h>\n#include <rdma/ib_user_sa.h>\n#include <rdma/ib_user_verbs.h>\n");
+    source.push_str("#include <rdma/rdma_user_cm.h>\n");
     for Layout { name, bytes, fields } in ALL {
         writeln!(source, "_Static_assert(sizeof({name}) == {bytes}, \"{name}\");").expect("a string");
         for (field, offset) in *fields {

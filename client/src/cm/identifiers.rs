@@ -1,0 +1,231 @@
+//! The table of identifiers: to which channel each belongs, and the state that replies and taken
+//! events brought.
+
+use std::collections::HashMap;
+
+use nix::errno::Errno;
+use roced_abi::control::{
+    CM_NO_DEVICE, CmAddress, CmChannelEvent, CmParameters, CmRoute, Refusal, cm_event, cm_service,
+};
+
+use crate::error::{Error, Result};
+
+/// Record of an identifier.
+#[derive(Clone, Debug)]
+pub struct CmIdentifier {
+    /// The client's own number; 0 for a request that was not accepted yet.
+    pub uid: u64,
+    /// [`super::cm_port_space`].
+    pub port_space: u32,
+    /// [`super::cm_service`].
+    pub service: u32,
+    /// Addresses, device and path.
+    pub route: CmRoute,
+    /// ACK timeout that the program has set ([`super::cm_option::ACK_TIMEOUT`]).
+    pub ack_timeout: Option<u8>,
+    /// Properties of this end, from the call that connected or accepted.
+    pub own: Option<CmParameters>,
+    /// Properties of the connection, from the peer's request or response.
+    pub connection: Option<CmNegotiation>,
+    /// Handle of the channel.
+    pub(super) channel: u32,
+    /// Sequence number of the last event that was taken.
+    pub(super) taken: u64,
+    /// Number of events that were taken.
+    events: u32,
+    /// The removal of its device was reported after the end of the daemon.
+    is_removed: bool,
+}
+
+/// Properties of a connection that the two ends have agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct CmNegotiation {
+    /// True if the peer asked for the connection.
+    pub is_passive: bool,
+    /// Properties of the peer, with the depths as this end uses them.
+    pub parameters: CmParameters,
+    /// PSN that this end's queue pair expects first.
+    pub starting_psn: u32,
+    /// PSN that the peer's queue pair expects first.
+    pub remote_starting_psn: u32,
+    /// ACK timeout of this end's queue pair: exponent.
+    pub ack_timeout: u32,
+}
+
+/// Membership of an identifier in a multicast group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JoinedGroup {
+    /// The identifier that joined.
+    pub(super) owner: u32,
+    pub(super) group: CmAddress,
+    /// Number of its events that were taken.
+    pub(super) events: u32,
+}
+
+/// Identifiers and memberships of a session, by number.
+#[derive(Debug, Default)]
+pub(super) struct IdentifierTable {
+    all: HashMap<u32, CmIdentifier>,
+    memberships: HashMap<u32, JoinedGroup>,
+}
+
+impl CmIdentifier {
+    pub(super) fn new(channel: u32, uid: u64, port_space: u32, service: u32) -> Self {
+        let path = super::CmPath { device: CM_NO_DEVICE, ..super::CmPath::default() };
+        Self {
+            uid,
+            port_space,
+            service,
+            route: CmRoute { path, ..CmRoute::default() },
+            ack_timeout: None,
+            own: None,
+            connection: None,
+            channel,
+            taken: 0,
+            events: 0,
+            is_removed: false,
+        }
+    }
+
+    /// True for a service of datagrams.
+    pub fn is_datagram(&self) -> bool {
+        self.service == cm_service::UD
+    }
+
+    /// True if the identifier is bound to a device.
+    pub fn has_device(&self) -> bool {
+        self.route.path.device != CM_NO_DEVICE
+    }
+
+    /// The identifier of a peer's request to this listener.
+    fn incoming(&self, event: &CmChannelEvent) -> Self {
+        let mut new = Self::new(self.channel, 0, self.port_space, self.service);
+        (new.route, new.taken) = (event.route, event.sequence);
+        new.connection = Some(CmNegotiation::new(event, true));
+        new
+    }
+}
+
+impl CmNegotiation {
+    fn new(event: &CmChannelEvent, is_passive: bool) -> Self {
+        Self {
+            is_passive,
+            parameters: event.parameters,
+            starting_psn: event.starting_psn,
+            remote_starting_psn: event.remote_starting_psn,
+            ack_timeout: event.ack_timeout,
+        }
+    }
+}
+
+impl IdentifierTable {
+    pub(super) fn insert(&mut self, id: u32, identifier: CmIdentifier) {
+        self.all.insert(id, identifier);
+    }
+
+    /// The identifier `id` of a channel. `ENOENT` if there is none of that number, `EINVAL` if it
+    /// belongs to another channel, as in Linux.
+    pub(super) fn of(&mut self, channel: u32, id: u32) -> Result<&mut CmIdentifier> {
+        let found = self.all.get_mut(&id).ok_or_else(|| refused(Errno::ENOENT))?;
+        if found.channel == channel { Ok(found) } else { Err(refused(Errno::EINVAL)) }
+    }
+
+    /// Removes an identifier with its memberships. Returns the number of its events that were
+    /// taken.
+    pub(super) fn remove(&mut self, id: u32) -> u32 {
+        self.memberships.retain(|_, membership| membership.owner != id);
+        self.all.remove(&id).map_or(0, |removed| removed.events)
+    }
+
+    /// Removes the identifiers of a channel.
+    pub(super) fn remove_channel(&mut self, channel: u32) {
+        let of_it: Vec<_> = self.all.iter().filter(|(_, it)| it.channel == channel).map(|(id, _)| *id).collect();
+        for id in of_it {
+            self.remove(id);
+        }
+    }
+
+    pub(super) fn insert_membership(&mut self, number: u32, membership: JoinedGroup) {
+        self.memberships.insert(number, membership);
+    }
+
+    /// Number of events of a membership that were taken. Errors as [`Self::of`].
+    pub(super) fn membership_events(&mut self, channel: u32, number: u32) -> Result<u32> {
+        let membership = *self.memberships.get(&number).ok_or_else(|| refused(Errno::ENOENT))?;
+        self.of(channel, membership.owner)?;
+        Ok(membership.events)
+    }
+
+    pub(super) fn remove_membership(&mut self, number: u32) {
+        self.memberships.remove(&number);
+    }
+
+    /// The group of a membership.
+    pub(super) fn group(&self, number: u32) -> Option<CmAddress> {
+        self.memberships.get(&number).map(|membership| membership.group)
+    }
+
+    /// Number of events of an identifier that were taken.
+    pub(super) fn events(&self, id: u32) -> u32 {
+        self.all.get(&id).map_or(0, |identifier| identifier.events)
+    }
+
+    /// True if the event must not be returned on this channel.
+    pub(super) fn is_stale(&self, channel: u32, event: &CmChannelEvent) -> bool {
+        let Some(owner) = self.all.get(&event.owner) else { return true };
+        let of_others = owner.channel != channel || event.sequence <= owner.taken;
+        let of_no_member = is_of_membership(event) && !self.memberships.contains_key(&event.id);
+        of_others || of_no_member || event.uid == 0
+    }
+
+    /// Counts an event that is returned, and updates the record of its identifier. Returns the
+    /// service of the identifier.
+    pub(super) fn take(&mut self, event: &CmChannelEvent) -> u32 {
+        let Some(owner) = self.all.get_mut(&event.owner) else { return 0 };
+        owner.events += 1;
+        owner.taken = event.sequence;
+        let service = owner.service;
+        if event.kind == cm_event::CONNECT_REQUEST {
+            let incoming = owner.incoming(event);
+            self.all.insert(event.id, incoming);
+        } else if is_of_membership(event) {
+            if let Some(membership) = self.memberships.get_mut(&event.id) {
+                membership.events += 1;
+            }
+        } else {
+            owner.route = event.route;
+            if event.kind == cm_event::CONNECT_RESPONSE {
+                owner.connection = Some(CmNegotiation::new(event, false));
+            }
+        }
+        service
+    }
+
+    /// The removal of the device of one identifier of a channel, for a daemon that can send no
+    /// events any more; once for each.
+    pub(super) fn next_removal(&mut self, channel: u32) -> Option<(CmChannelEvent, u32)> {
+        let is_due = |it: &CmIdentifier| it.channel == channel && it.has_device() && !it.is_removed && it.uid != 0;
+        let (id, identifier) = self.all.iter_mut().find(|(_, identifier)| is_due(identifier))?;
+        identifier.is_removed = true;
+        identifier.events += 1;
+        let event = CmChannelEvent {
+            uid: identifier.uid,
+            id: *id,
+            owner: *id,
+            kind: cm_event::DEVICE_REMOVAL,
+            route: identifier.route,
+            ..CmChannelEvent::default()
+        };
+        Some((event, identifier.service))
+    }
+}
+
+/// True for events of a membership in a multicast group.
+fn is_of_membership(event: &CmChannelEvent) -> bool {
+    matches!(event.kind, cm_event::MULTICAST_JOIN | cm_event::MULTICAST_ERROR)
+}
+
+/// A refusal by this library, of a call that the daemon would refuse.
+pub(super) fn refused(errno: Errno) -> Error {
+    Error::Refused { call: "call", refusal: Refusal::Cm, detail: [errno as u64, 0] }
+}
