@@ -19,6 +19,7 @@ mod reload;
 mod reports;
 mod stall_attribution;
 mod start;
+mod waiting;
 mod watchdog;
 mod xdp_watch;
 
@@ -54,7 +55,7 @@ use self::{
     devices::ServedDevice,
     network_view::NetworkView,
     stall_attribution::StallAttribution,
-    start::Started,
+    start::{Checked, Started},
     watchdog::{Health, Watchdog},
 };
 use crate::{
@@ -111,8 +112,10 @@ pub fn run(config: Config, source: ConfigSource) -> anyhow::Result<()> {
     run_until(config, source, signals)
 }
 
-fn run_until(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
-    let mut daemon = Daemon::start(config, source, signals)?;
+fn run_until(mut config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
+    let mut service = ServiceManager::from_environment();
+    let Some(checked) = waiting::check(&mut config, &source, &signals, &mut service)? else { return Ok(()) };
+    let mut daemon = Daemon::start(config, source, signals, service, checked)?;
     let served = daemon.open_up().and_then(|()| daemon.serve());
     daemon.stop();
     served
@@ -192,8 +195,13 @@ struct Daemon {
 
 impl Daemon {
     /// Starts everything but the traffic.
-    fn start(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<Self> {
-        let checked = start::check(&config)?;
+    fn start(
+        config: Config,
+        source: ConfigSource,
+        signals: SignalFd,
+        service: ServiceManager,
+        checked: Checked,
+    ) -> anyhow::Result<Self> {
         // First the sockets: another roced that serves is not disturbed, and clients that come now
         // wait.
         let control = &config.control;
@@ -230,7 +238,7 @@ impl Daemon {
             events,
             clients,
             admin,
-            service: ServiceManager::from_environment(),
+            service,
             watchdog: Watchdog::default(),
             stall_attribution: StallAttribution::default(),
             watchdog_due: now + watchdog::PERIOD,
