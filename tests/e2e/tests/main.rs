@@ -106,8 +106,8 @@ const TESTS: &[(&str, Test)] = tests! {
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive
         a_removed_device_is_served_again_when_added an_mtu_that_becomes_too_small_is_warned_of;
     reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing;
-    refusals: configs_that_cannot_be_served a_service_waits_for_its_interface
-        check_config_says_all_that_is_wrong a_missing_capability
+    refusals: configs_that_cannot_be_served a_daemon_that_cannot_start_leaves_no_folder
+        a_service_waits_for_its_interface check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;
     unreliable: every_message_of_a_connection_arrives delivered_messages_are_complete_despite_losses

@@ -48,6 +48,30 @@ pub(crate) fn configs_that_cannot_be_served(_: &Settings) -> Result<()> {
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
+/// A daemon that cannot start leaves neither sockets nor the folders that it made for them; folders
+/// that were there stay.
+pub(crate) fn a_daemon_that_cannot_start_leaves_no_folder(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let config = fs::read_to_string(lab.config(Host::A))?;
+    let folder = lab.config(Host::A).parent().context("a folder")?.to_owned();
+    let there = folder.join("there");
+    fs::create_dir(&there)?;
+    for (moved, to, words) in [
+        (&["admin.sock"][..], "made", "roced.sock"),
+        (&["roced.sock"], "made", "admin.sock"),
+        (&["roced.sock", "admin.sock"], "made", "eth0"),
+        (&["roced.sock", "admin.sock"], "there", "eth0"),
+    ] {
+        let other = moved.iter().fold(config.clone(), |config, socket| {
+            config.replace(&format!("/a/{socket}"), &format!("/a/{to}/{socket}"))
+        });
+        refuses(&lab, &other, &[words])?;
+        ensure!(!folder.join("made").exists(), "{moved:?}: the folder stays");
+        ensure!(fs::read_dir(&there)?.next().is_none(), "{moved:?}: a socket stays");
+    }
+    Ok(())
+}
+
 /// Under a service manager a daemon whose interface is not there waits: one line of the log names the
 /// interface, and the unit does not fail every two seconds. The interface that comes is served; so is
 /// the one that a corrected config names, by a reload.
