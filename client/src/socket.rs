@@ -469,8 +469,8 @@ mod tests {
     }
 
     /// Client, daemon and threads that compute share a core. A yield there lasts for their time
-    /// slices, and counts as an involuntary switch; a thread that sleeps until the reply comes leaves
-    /// its core voluntarily.
+    /// slices, and counts as an involuntary switch; a thread that sleeps until the reply comes
+    /// leaves its core voluntarily.
     #[test]
     fn calls_sleep_beside_threads_that_compute() {
         const CALLS: u16 = 200;

@@ -166,8 +166,9 @@ fn block_signals() -> Result<SignalFd, Errno> {
 struct SocketFolders(Vec<PathBuf>);
 
 impl SocketFolders {
-    /// Creates the folder of a socket, with the mode that the unit's `RuntimeDirectory` has, if there
-    /// is none: `/run` is empty after a boot, and no unit creates the folder for a daemon run by hand.
+    /// Creates the folder of a socket, with the mode that the unit's `RuntimeDirectory` has, if
+    /// there is none: `/run` is empty after a boot, and no unit creates the folder for a daemon run
+    /// by hand.
     fn make_for(&mut self, socket: &Path) -> io::Result<()> {
         match socket.parent() {
             Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {

@@ -240,8 +240,8 @@ fn events_of_a_queue_end_with_it() {
 }
 
 /// A channel has room for an event of each queue that reported to it at one time. Events of queues
-/// that have ended occupy some of it while an earlier one waits, so the room never shrinks: the event
-/// of a later queue would be lost.
+/// that have ended occupy some of it while an earlier one waits, so the room never shrinks: the
+/// event of a later queue would be lost.
 #[test]
 fn the_room_of_a_channel_never_shrinks() {
     let served = Served::start();

@@ -1,6 +1,6 @@
 //! The start under a service manager while an interface of the config is not there: a driver may
-//! bring it long after the boot. The daemon waits, and its log says once for which one; a daemon that
-//! failed would be started again every two seconds, with seven lines of the journal each time.
+//! bring it long after the boot. The daemon waits, and its log says once for which one; a daemon
+//! that failed would be started again every two seconds, with seven lines of the journal each time.
 
 use std::{
     os::fd::AsFd as _,

@@ -332,8 +332,8 @@ fn groups_are_joined_again_on_an_interface_that_returns() {
     }
 }
 
-/// A device is its interface, under any name; after the end of the interface it is the next one with
-/// the name of the config.
+/// A device is its interface, under any name; after the end of the interface it is the next one
+/// with the name of the config.
 #[test]
 fn an_interface_is_followed_through_a_rename() {
     let Some((a, b)) = two_hosts() else { return };

@@ -72,9 +72,9 @@ pub(crate) fn a_daemon_that_cannot_start_leaves_no_folder(_: &Settings) -> Resul
     Ok(())
 }
 
-/// Under a service manager a daemon whose interface is not there waits: one line of the log names the
-/// interface, and the unit does not fail every two seconds. The interface that comes is served; so is
-/// the one that a corrected config names, by a reload.
+/// Under a service manager a daemon waits for an absent interface: one line of the log names it,
+/// and the unit does not fail every two seconds. The interface that comes is served; so is the one
+/// that a corrected config names, by a reload.
 pub(crate) fn a_service_waits_for_its_interface(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let daemon = Service::start(&lab)?;
