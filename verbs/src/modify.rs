@@ -11,6 +11,7 @@ use crate::{
         attributes::{AhAttr, Ece, Gid8, GlobalRoute, QpAttr, QpInitAttr},
         object::Qp as QpFace,
     },
+    absent,
     ah::hop_limit,
     errno::{self, Errno, Result},
     qp::{self, Qp},
@@ -169,11 +170,11 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
     }
 }
 
-/// `ibv_query_ece`: no vendor, no options.
+/// `ibv_query_ece`: no vendor, no options, and no such function: librdmacm refuses an empty answer.
 pub(crate) unsafe extern "C" fn query_ece(_qp: *mut QpFace, ece: *mut Ece) -> c_int {
     // SAFETY: the program gave room for it.
     unsafe { ptr::write(ece, Ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    0
+    absent::unsupported()
 }
 
 /// `ibv_query_qp_data_in_order`: data of a message arrives in ascending order, its last byte last.
