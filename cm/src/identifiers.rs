@@ -26,7 +26,7 @@ use core::{
     time::Duration,
 };
 
-use roced_types::{DeviceId, gid_of};
+use roced_types::{DeviceId, Qpn, gid_of};
 
 use self::ports::{PortUse, Ports};
 pub use self::{
@@ -189,6 +189,10 @@ pub struct IdReport {
     pub state: IdState,
     /// State of its connection, if it has one.
     pub connection: Option<CmState>,
+    /// Queue pair of the connection; 0 before it is known.
+    pub qpn: Qpn,
+    /// The peer's.
+    pub peer_qpn: Qpn,
     /// Addresses.
     pub route: IdRoute,
 }
@@ -370,12 +374,17 @@ impl Identifiers {
 
     /// All identifiers, for operators.
     pub fn reports(&self) -> impl Iterator<Item = IdReport> + '_ {
-        self.ids.iter().map(|(key, id)| IdReport {
-            key: *key,
-            port_space: id.port_space,
-            state: id.state,
-            connection: id.connection.and_then(|connection| self.manager.state(connection)),
-            route: id.route(),
+        self.ids.iter().map(|(key, id)| {
+            let [qpn, peer_qpn] = id.connection.map_or([Qpn::from_wire(0); 2], |it| self.manager.queue_pairs(it));
+            IdReport {
+                key: *key,
+                port_space: id.port_space,
+                state: id.state,
+                connection: id.connection.and_then(|connection| self.manager.state(connection)),
+                qpn,
+                peer_qpn,
+                route: id.route(),
+            }
         })
     }
 

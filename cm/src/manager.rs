@@ -174,6 +174,11 @@ impl ConnectionManager {
         self.connections.get(&id).map(|connection| connection.state)
     }
 
+    /// Queue pairs of a connection, the peer's second; 0 before they are known.
+    pub fn queue_pairs(&self, id: CommId) -> [Qpn; 2] {
+        self.connections.get(&id).map_or([Qpn::from_wire(0); 2], |it| [it.qpn, it.remote_qpn])
+    }
+
     /// Whether a peer may take this queue pair number for connected: it must not be given to
     /// another queue pair.
     pub fn holds(&self, qpn: Qpn) -> bool {

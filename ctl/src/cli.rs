@@ -38,6 +38,8 @@ pub(crate) enum CtlCommand {
         #[arg(long)]
         counters: bool,
     },
+    /// Every identifier of programs that use rdma_cm: its state, addresses, ports and queue pairs.
+    Cm,
     /// Counters that are not 0, in groups.
     Counters {
         /// Also those that are 0.

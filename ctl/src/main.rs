@@ -5,6 +5,7 @@
 //! `rocectl device` changes anything.
 
 mod cli;
+mod cm;
 mod counters;
 mod daemon;
 mod device;
@@ -21,7 +22,7 @@ use std::{
 };
 
 use clap::Parser;
-use roced_report::{CountersReport, QpsReport, Question, StatusReport};
+use roced_report::{CmReport, CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -43,13 +44,14 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
     let daemon = DaemonSocket::at(&cli.socket);
     anyhow::ensure!(
         !cli.json || !matches!(cli.command, CtlCommand::Metrics { .. }),
-        "metrics have one form, the text that Prometheus reads: --json is for status, qps, counters and device"
+        "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, counters and device"
     );
     let text = match &cli.command {
         CtlCommand::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
         CtlCommand::Qps { counters } => {
             answer::<QpsReport>(&daemon, Question::Qps, cli.json, |report| qps::render(report, *counters))
         }
+        CtlCommand::Cm => answer::<CmReport>(&daemon, Question::Cm, cli.json, cm::render),
         CtlCommand::Counters { all, group } => {
             answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
                 counters::render(report, *all, group.as_deref())

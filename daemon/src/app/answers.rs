@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
+use roced_cm::identifiers::IdReport;
 use roced_report::{
-    DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport, StatusReport, WorkerReport,
+    CmIdReport, CmReport, DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport,
+    StatusReport, WorkerReport,
 };
 use roced_steering::Verdict;
 use roced_transport::wire::largest_path_mtu;
@@ -53,6 +55,7 @@ impl Daemon {
                 Question::DeviceAdd(name) => order(&name, DeviceOrder::Add),
                 Question::Status => asked.status().and_then(|report| json(&report)),
                 Question::Qps => asked.queue_pairs().and_then(|report| json(&report)),
+                Question::Cm => json(&CmReport { ids: asked.identifiers(&clients.cm_reports()) }),
                 Question::Counters => asked.counters().and_then(|report| json(&report)),
             }
         });
@@ -209,6 +212,15 @@ impl Asked<'_> {
         }
         qps.sort_by_key(|qp| qp.qpn);
         Ok(QpsReport { qps })
+    }
+
+    fn identifiers(&self, reports: &[IdReport]) -> Vec<CmIdReport> {
+        let ids = reports.iter().map(|report| {
+            let session = report.key.owner.0;
+            let device = report.route.device.map_or("", |address| self.device_name(address.device));
+            reports::identifier(report, device, self.owner_of(session))
+        });
+        ids.collect()
     }
 
     fn device_name(&self, id: DeviceId) -> &str {

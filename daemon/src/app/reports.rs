@@ -1,8 +1,15 @@
 //! Counters of workers and devices as an operator's report.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
-use roced_report::{CountersReport, QpReport};
+use roced_cm::{
+    identifiers::{IdReport, IdState},
+    wire::PortSpace,
+};
+use roced_report::{CmIdReport, CountersReport, QpReport};
 use roced_steering::Verdict;
 use roced_transport::{counters::QpCounters, reject::DropCounters};
 use roced_types::{WorkerId, address_of};
@@ -22,6 +29,41 @@ pub(super) struct DeviceCounts<'a> {
 pub(super) struct SessionProcess<'a> {
     pub(super) pid: i32,
     pub(super) program: &'a str,
+}
+
+/// An identifier of the connection manager.
+pub(super) fn identifier(report: &IdReport, device: &str, owner: SessionProcess<'_>) -> CmIdReport {
+    let address = |of: Option<SocketAddr>| of.map_or_else(String::new, |address| address.to_string());
+    CmIdReport {
+        id: report.key.number,
+        port_space: match report.port_space {
+            PortSpace::Tcp => "TCP",
+            PortSpace::Udp => "UDP",
+            PortSpace::Ipoib => "IPoIB",
+        }
+        .to_owned(),
+        device: device.to_owned(),
+        session: report.key.owner.0,
+        pid: owner.pid,
+        program: owner.program.to_owned(),
+        state: match report.state {
+            IdState::Idle => "idle",
+            IdState::Bound => "bound",
+            IdState::AddressQuery => "resolving",
+            IdState::AddressResolved => "resolved",
+            IdState::RouteResolved => "routed",
+            IdState::Listening => "listening",
+            IdState::Connect => "connect",
+            IdState::Disconnected => "disconnected",
+            IdState::Removed => "device gone",
+        }
+        .to_owned(),
+        connection: report.connection.map_or_else(String::new, |state| format!("{state:?}")),
+        local: address(report.route.source),
+        peer: address(report.route.destination),
+        qpn: report.qpn.get(),
+        peer_qpn: report.peer_qpn.get(),
+    }
 }
 
 /// Every counter of devices, workers and control thread, devices and workers by their numbers.

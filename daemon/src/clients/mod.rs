@@ -33,6 +33,7 @@ use nix::{
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
 use roced_abi::control::{EVENT, Event, Message, call_name};
+use roced_cm::identifiers::IdReport;
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
@@ -189,6 +190,11 @@ impl Clients {
             self.registry.cm.on_deadline(environment);
         }
         self.watch_cm_channels();
+    }
+
+    /// Identifiers of the connection manager, for operators.
+    pub fn cm_reports(&self) -> Vec<IdReport> {
+        self.registry.cm.reports()
     }
 
     /// Counters of the connection manager, for operators.

@@ -1,6 +1,6 @@
-//! Counters of the connection manager by name, for operators.
+//! Counters of the connection manager by name, and its identifiers, for operators.
 
-use roced_cm::wire::Attribute;
+use roced_cm::{identifiers::IdReport, wire::Attribute};
 
 use super::ConnectionService;
 
@@ -24,6 +24,11 @@ const NAMES: [(Attribute, [&str; 4]); 9] = [
 ];
 
 impl ConnectionService {
+    /// All identifiers, for operators.
+    pub(crate) fn reports(&self) -> Vec<IdReport> {
+        self.ids.reports().collect()
+    }
+
     /// All names with their counts.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let counters = self.ids.counters();

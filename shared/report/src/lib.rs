@@ -24,6 +24,8 @@ pub enum Question {
     Status,
     /// A [`QpsReport`].
     Qps,
+    /// A [`CmReport`].
+    Cm,
     /// A [`CountersReport`].
     Counters,
     /// Takes a device off its interface, by name; a [`DeviceReport`].
@@ -172,6 +174,44 @@ pub struct WorkerReport {
 pub struct QpsReport {
     /// By number.
     pub qps: Vec<QpReport>,
+}
+
+/// Identifiers of programs that use rdma_cm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmReport {
+    /// By session and number.
+    pub ids: Vec<CmIdReport>,
+}
+
+/// An identifier (`rdma_cm_id`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmIdReport {
+    /// Number in its session.
+    pub id: u32,
+    /// "TCP", "UDP" or "IPoIB".
+    pub port_space: String,
+    /// Device name, empty before the identifier is bound to one.
+    pub device: String,
+    /// Owner.
+    pub session: u32,
+    /// Process of the owner.
+    pub pid: i32,
+    /// Name of its program, from its client library.
+    pub program: String,
+    /// "idle", "bound", "resolving", "resolved", "routed", "listening", "connect", "disconnected" or
+    /// "device gone".
+    pub state: String,
+    /// State of the connection by the names of IBTA v1 12.9, e.g. "ReqSent" or "Established"; empty
+    /// without one.
+    pub connection: String,
+    /// Local address and port, empty before the identifier is bound.
+    pub local: String,
+    /// The peer's, empty before it is known.
+    pub peer: String,
+    /// Queue pair, 0 before it is known.
+    pub qpn: u32,
+    /// The peer's queue pair, 0 before it is known.
+    pub peer_qpn: u32,
 }
 
 /// A queue pair.
