@@ -72,7 +72,7 @@ const ASKED_MAX: usize = 64;
 
 /// Requests to a peer.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct PeerRequests {
     under_way: BTreeSet<CommId>,
     /// In their order, each with the time that it may take.
     waiting: VecDeque<(CommId, Duration)>,
@@ -104,7 +104,7 @@ pub struct ConnectionManager {
     /// Answered ones that are kept, oldest first.
     answered: VecDeque<CommId>,
     /// Requests that are under way to a peer, and those that wait for their turn.
-    asked: BTreeMap<PeerAddress, Asked>,
+    asked: BTreeMap<PeerAddress, PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
     timers: BTreeSet<(Duration, CommId)>,
     outbox: VecDeque<CmTransmit>,
