@@ -164,6 +164,12 @@ impl ConnectionManager {
         self.connections.len()
     }
 
+    /// Answers about datagram services that are kept for repetitions of the question; they count as
+    /// connections.
+    pub fn kept_answers(&self) -> usize {
+        self.by_question.values().filter(|id| self.state(**id) == Some(CmState::TimeWait)).count()
+    }
+
     /// No connection.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()

@@ -32,11 +32,14 @@ impl ConnectionService {
     /// All names with their counts.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let counters = self.ids.counters();
+        let connections = self.ids.connections();
+        let kept = connections.kept_answers();
         let mut named = vec![
             ("cm_identifiers", self.ids.len() as u64),
             ("cm_listeners", self.ids.listeners() as u64),
             ("cm_memberships", self.ids.memberships() as u64),
-            ("cm_connections", self.ids.connections().len() as u64),
+            ("cm_connections", (connections.len() - kept) as u64),
+            ("cm_kept_answers", kept as u64),
             ("cm_discarded", counters.discarded),
             ("cm_unknown", counters.unknown),
             ("cm_other_peer", counters.other_peer),

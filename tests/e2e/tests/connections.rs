@@ -115,7 +115,7 @@ pub(crate) fn programs_of_librdmacm(settings: &Settings) -> Result<()> {
 pub(crate) fn programs_of_rsockets(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     for program in ["rstream", "riostream"] {
-        let options = ["-S", "65536", "-I", "50", "-v"];
+        let options = ["-S", "65536", "-I", "50", "-T", "v"];
         both_succeed(
             &lab,
             &[&[program, "-b", PEER_IPV4], &options[..]].concat(),
@@ -262,7 +262,7 @@ fn descriptors(pid: i32) -> Result<usize> {
 
 /// One frame in twenty is lost: connections are made all the same.
 pub(crate) fn lost_datagrams(_: &Settings) -> Result<()> {
-    let lab = Lab::up(&[])?;
+    let lab = Lab::up(&["--switch"])?;
     lab.fault(&["--drop", "0.05"])?;
     both_succeed(&lab, &["ucmatose", "-b", PEER_IPV4, "-c", "20"], &["ucmatose", "-s", PEER_IPV4, "-c", "20"])?;
     let faults = lab.faults()?;
