@@ -12,7 +12,6 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -36,14 +35,17 @@ use roced_abi::{
 use roced_types::event::EventSubject;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    yield_limiter::YieldLimiter,
+};
 
 /// Timeout of a call. Control calls are microseconds of work; a daemon that needs longer is stopped
 /// or starved.
 const CALL_SECONDS: u64 = 20;
 
 /// Time that a call polls for its reply, yielding, before it sleeps: most calls are answered within
-/// microseconds, and a wake-up costs ten times that.
+/// microseconds, and a wake-up costs ten times that. Beside threads that compute it sleeps at once.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Maximum number of file descriptors in one reply: two memfds and an eventfd for each of 64
@@ -73,6 +75,7 @@ pub(crate) struct DaemonSession {
     /// Readable when an event waits, the socket has data, or the daemon is gone.
     readiness: Epoll,
     gone: AtomicBool,
+    yields: YieldLimiter,
     /// The daemon has the descriptor of this process's memory.
     proxies: AtomicBool,
 }
@@ -111,6 +114,7 @@ impl DaemonSession {
             event_doorbell,
             readiness,
             gone: AtomicBool::new(false),
+            yields: YieldLimiter::new(),
             proxies: AtomicBool::new(false),
         };
         let hello = session.call::<Hello>(HelloRequest { version: VERSION, program: program_name() })?;
@@ -310,9 +314,7 @@ impl DaemonSession {
             if let Some(received) = self.try_receive()? {
                 return Ok(received);
             }
-            if Instant::now() < look_until {
-                thread::yield_now();
-            } else {
+            if Instant::now() >= look_until || !self.yields.yield_core() {
                 self.wait(PollFlags::POLLIN, call, deadline)?;
             }
         }
@@ -394,9 +396,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::{io, thread};
 
-    use nix::sys::socket::socketpair;
+    use nix::{
+        sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+        sys::{
+            resource::{UsageWho, getrusage},
+            socket::socketpair,
+        },
+        unistd::Pid,
+    };
     use roced_abi::control::MapAndRegMr;
     use zerocopy::FromZeros;
 
@@ -452,5 +461,50 @@ mod tests {
             daemon.join().expect("the daemon ended well")
         });
         assert_eq!(passed, [0, 1, 1, 0, 0]);
+    }
+
+    /// Limits this thread and its later threads to one core.
+    fn pin() {
+        let this = Pid::from_raw(0);
+        let allowed = sched_getaffinity(this).expect("cores of this thread");
+        let first = (0..CpuSet::count()).find(|core| allowed.is_set(*core).expect("in range"));
+        let mut one = CpuSet::new();
+        one.set(first.expect("it runs on a core")).expect("in range");
+        sched_setaffinity(this, &one).expect("it may");
+    }
+
+    /// Client, daemon and threads that compute share a core. A yield there lasts for their time
+    /// slices, and counts as an involuntary switch; a thread that sleeps until the reply comes
+    /// leaves its core voluntarily.
+    #[test]
+    fn calls_sleep_beside_threads_that_compute() {
+        const CALLS: u16 = 200;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                pin();
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+                scope.spawn(move || daemon(&theirs, &[0; CALLS as usize + 1]));
+                let (session, _) = DaemonSession::over(ours).expect("a session");
+                let slept = || getrusage(UsageWho::RUSAGE_THREAD).expect("of this thread").voluntary_context_switches();
+                let (before, file) = (slept(), io::stdin());
+                for _ in 0..CALLS {
+                    session.call_proxied::<MapAndRegMr>(FromZeros::new_zeroed(), file.as_fd()).expect("it succeeds");
+                }
+                slept() - before
+            });
+            let slept = calls.join();
+            done.store(true, Ordering::Relaxed);
+            let slept = slept.expect("all calls succeed");
+            assert!(slept > i64::from(CALLS) / 4, "{slept} of {CALLS} calls slept");
+        });
     }
 }

@@ -20,6 +20,7 @@ mod reload;
 mod reports;
 mod stall_attribution;
 mod start;
+mod waiting;
 mod watchdog;
 mod xdp_watch;
 
@@ -30,7 +31,7 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::fs::PermissionsExt as _,
     },
-    path::Path,
+    path::{Path, PathBuf},
     process,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -55,7 +56,7 @@ use self::{
     devices::ServedDevice,
     network_view::NetworkView,
     stall_attribution::StallAttribution,
-    start::Started,
+    start::{Checked, Started},
     watchdog::{Health, Watchdog},
 };
 use crate::{
@@ -115,9 +116,16 @@ pub fn run(config: Config, source: ConfigSource) -> anyhow::Result<()> {
     run_until(config, source, signals)
 }
 
-fn run_until(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
-    let mut daemon = Daemon::start(config, source, signals)?;
-    let served = daemon.open_up().and_then(|()| daemon.serve());
+fn run_until(mut config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
+    let mut service = ServiceManager::from_environment();
+    let Some(checked) = waiting::check(&mut config, &source, &signals, &mut service)? else { return Ok(()) };
+    // Dropped last, when the sockets are gone.
+    let mut folders = SocketFolders::default();
+    let mut daemon = Daemon::start(config, source, signals, service, checked, &mut folders)?;
+    let served = daemon.open_up().and_then(|()| {
+        folders.keep();
+        daemon.serve()
+    });
     daemon.stop();
     served
 }
@@ -157,16 +165,38 @@ fn block_signals() -> Result<SignalFd, Errno> {
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// Creates the folder of a socket, with the mode that the unit's `RuntimeDirectory` has, if there is
-/// none: `/run` is empty after a boot, and no unit creates the folder for a daemon run by hand.
-fn make_folder_of(socket: &Path) -> io::Result<()> {
-    match socket.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
-            fs::create_dir(folder)?;
-            // Regardless of the umask.
-            fs::set_permissions(folder, Permissions::from_mode(0o755))
+/// Folders of sockets that this daemon has created. Dropping it removes those that are empty.
+#[derive(Debug, Default)]
+struct SocketFolders(Vec<PathBuf>);
+
+impl SocketFolders {
+    /// Creates the folder of a socket, with the mode that the unit's `RuntimeDirectory` has, if
+    /// there is none: `/run` is empty after a boot, and no unit creates the folder for a daemon run
+    /// by hand.
+    fn make_for(&mut self, socket: &Path) -> io::Result<()> {
+        match socket.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+                fs::create_dir(folder)?;
+                self.0.push(folder.to_owned());
+                // Regardless of the umask.
+                fs::set_permissions(folder, Permissions::from_mode(0o755))
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
+    }
+
+    /// Leaves them: the daemon serves, and containers may mount them from now on.
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for SocketFolders {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // One that is not empty has a file of another daemon.
+            let _ = fs::remove_dir(folder);
+        }
     }
 }
 
@@ -197,13 +227,19 @@ struct Daemon {
 
 impl Daemon {
     /// Starts everything but the traffic.
-    fn start(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<Self> {
-        let checked = start::check(&config)?;
+    fn start(
+        config: Config,
+        source: ConfigSource,
+        signals: SignalFd,
+        service: ServiceManager,
+        checked: Checked,
+        folders: &mut SocketFolders,
+    ) -> anyhow::Result<Self> {
         // First the sockets: another roced that serves is not disturbed, and clients that come now
         // wait.
         let control = &config.control;
         for socket in [&control.socket, &config.admin.socket] {
-            make_folder_of(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
+            folders.make_for(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
         }
         let listener = Listener::bind(&control.socket, control.group.as_deref(), control.mode)?;
         let admin = Admin::open(&config.admin.socket)
@@ -236,7 +272,7 @@ impl Daemon {
             mads,
             clients,
             admin,
-            service: ServiceManager::from_environment(),
+            service,
             watchdog: Watchdog::default(),
             stall_attribution: StallAttribution::default(),
             watchdog_due: now + watchdog::PERIOD,
@@ -471,14 +507,34 @@ mod tests {
     fn the_folder_of_a_socket_is_created_once_and_open_to_clients() {
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let socket = scratch.path().join("roced/roced.sock");
-        make_folder_of(&socket).expect("there is none");
+        let mut folders = SocketFolders::default();
+        folders.make_for(&socket).expect("there is none");
         let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
         let folder = socket.parent().expect("of two components");
         assert_eq!(mode(folder), 0o755);
         // One that exists is left alone; one without a parent is an error.
         fs::set_permissions(folder, Permissions::from_mode(0o700)).expect("it is ours");
-        make_folder_of(&socket).expect("nothing to do");
+        folders.make_for(&socket).expect("nothing to do");
         assert_eq!(mode(folder), 0o700);
-        assert!(make_folder_of(&scratch.path().join("none/none/roced.sock")).is_err());
+        assert!(folders.make_for(&scratch.path().join("none/none/roced.sock")).is_err());
+    }
+
+    #[test]
+    fn folders_that_were_made_in_vain_are_removed_while_they_are_empty() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let make = |name: &str| {
+            let mut folders = SocketFolders::default();
+            folders.make_for(&scratch.path().join(name).join("roced.sock")).expect("it can be made");
+            folders
+        };
+        drop(make("empty"));
+        assert!(!scratch.path().join("empty").exists());
+        let folders = make("used");
+        fs::write(scratch.path().join("used/other.sock"), "").expect("it can be written");
+        drop(folders);
+        assert!(scratch.path().join("used/other.sock").exists());
+        make("kept").keep();
+        drop(make("kept"));
+        assert!(scratch.path().join("kept").exists(), "it was there before the second daemon");
     }
 }

@@ -108,7 +108,7 @@ fn absences(config: &Config) -> Vec<String> {
     let groups = group.map(|name| format!("control.group: there is no group {name}: roced does not start without it"));
     let interfaces = interfaces.map(|device| {
         format!(
-            "device {}: there is no network interface {}: roced does not start without it",
+            "device {}: there is no network interface {}: roced does not start without it, and waits for it as a service",
             device.name, device.interface
         )
     });

@@ -24,11 +24,8 @@ pub trait WorkerAccess {
     /// [`CallError`] when there is none.
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError>;
 
-    /// Has `worker` send a management datagram.
-    ///
-    /// # Errors
-    /// The datagram, if `worker` has no room for it.
-    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad>;
+    /// Has `worker` send a management datagram; false if it has no room for it.
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> bool;
 }
 
 impl WorkerAccess for workers::Workers {
@@ -36,8 +33,8 @@ impl WorkerAccess for workers::Workers {
         Self::call(self, worker, command)
     }
 
-    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
-        Self::send_mad(self, worker, mad)
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> bool {
+        Self::send_mad(self, worker, mad).is_ok()
     }
 }
 

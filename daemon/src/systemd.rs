@@ -1,7 +1,10 @@
 //! The service manager: told when the daemon serves, that it is alive, and when it stops. Without
 //! one, nothing happens.
 
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 use sd_notify::NotifyState;
 use tracing::warn;
@@ -9,6 +12,7 @@ use tracing::warn;
 /// Notifications that systemd expects of this process.
 #[derive(Debug)]
 pub struct ServiceManager {
+    listens: bool,
     watchdog_interval: Option<Duration>,
     watchdog_due: Option<Instant>,
 }
@@ -16,16 +20,22 @@ pub struct ServiceManager {
 impl ServiceManager {
     /// As the environment says (`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`).
     pub fn from_environment() -> Self {
-        Self::new(sd_notify::watchdog_enabled())
+        Self { listens: env::var_os("NOTIFY_SOCKET").is_some(), ..Self::new(sd_notify::watchdog_enabled()) }
+    }
+
+    /// There is one, which is told.
+    pub const fn listens(&self) -> bool {
+        self.listens
     }
 
     /// One that must hear from us at least every `watchdog_timeout`, if there is one. It does twice
     /// as often, as sd_watchdog_enabled(3) advises.
     pub fn new(watchdog_timeout: Option<Duration>) -> Self {
-        Self { watchdog_interval: watchdog_timeout.map(|timeout| timeout / 2), watchdog_due: None }
+        Self { listens: false, watchdog_interval: watchdog_timeout.map(|timeout| timeout / 2), watchdog_due: None }
     }
 
-    /// Says that every device serves. From here on the watchdog runs.
+    /// Says that every device serves, or that the daemon waits for an interface. From here on the
+    /// watchdog runs.
     pub fn ready(&mut self, now: Instant, status: &str) {
         notify(&[NotifyState::Ready, NotifyState::Status(status)]);
         self.watchdog_due = self.watchdog_interval.map(|interval| now + interval);

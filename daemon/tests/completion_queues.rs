@@ -238,3 +238,32 @@ fn events_of_a_queue_end_with_it() {
         assert!(!is_readable() && channel.next_event().expect("alive").is_none(), "an event of nothing: {ends:03b}");
     }
 }
+
+/// A channel has room for an event of each queue that reported to it at one time. Events of queues
+/// that have ended occupy some of it while an earlier one waits, so the room never shrinks: the
+/// event of a later queue would be lost.
+#[test]
+fn the_room_of_a_channel_never_shrinks() {
+    let served = Served::start();
+    let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+    let channel = device.channel().expect("a channel");
+    let report = |pair: &Pair| {
+        pair.cq.arm(Notify::Any);
+        pair.post(0, 1).expect("room");
+        let mut one = [Completion::EMPTY];
+        eventually("it completed", || pair.cq.poll(&mut one).expect("alive") == 1);
+    };
+    let options = CqOptions { entries: 1, channel: Some(&channel), ..CqOptions::default() };
+    let queues: Vec<_> = (0..48).map(|_| device.completion_queue_with(&options).expect("a queue")).collect();
+    let first = Pair::of(&device, Some(&channel));
+    report(&first);
+    // More than a channel of two queues has room for, and fewer than this one has.
+    for _ in 0..32 {
+        report(&Pair::of(&device, Some(&channel)));
+    }
+    drop(queues);
+    let last = Pair::of(&device, Some(&channel));
+    report(&last);
+    let told = [&first, &last].map(|_| channel.wait(Duration::from_secs(2)).expect("alive").map(|queue| queue.cqn()));
+    assert_eq!(told, [Some(first.cq.cqn()), Some(last.cq.cqn())]);
+}

@@ -18,17 +18,18 @@ use std::{
 };
 
 use rig::{Client, Rig};
-use roced::worker::{command::Command, idle::Policy, nic::Nic, poll_loop::Worker};
+use roced::worker::{command::Command, idle::Policy, management::OutgoingMad, nic::Nic, poll_loop::Worker};
 use roced_transport::{
     clock::Nanos,
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
+    management::MAD_BYTES,
     qp::PathState,
     wire::{
         Roce,
         path::{Path, PathSpec},
     },
 };
-use roced_types::{DeviceId, SendOp, gid_of};
+use roced_types::{DeviceId, SendOp, WorkerId, gid_of};
 use veth::{Host, INTERFACE, MODES, Pair};
 
 struct Counting;
@@ -161,7 +162,42 @@ fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
             rig.tell(client.qps[1].worker, Command::DropSrq(srq.config.srqn));
         }
     }
+    exchange_mads(&mut rig);
     rig.stop();
+}
+
+/// Management datagrams from the control thread to the first worker, which receives them itself,
+/// and back. More than one address has in the queue at a time: some are dropped.
+fn exchange_mads<N: Nic + Send + 'static>(rig: &mut Rig<N>) {
+    let spec = PathSpec {
+        via: Egress::HandOver { to: DeviceId(0) },
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source: gid_of([10, 0, 0, 1].into()),
+        destination: gid_of([10, 0, 0, 2].into()),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        roce: Roce::V2 { udp_source_port: 0xc000 },
+    };
+    let path = Path::new(&spec).expect("both are IPv4");
+    let (mut taken, mut sent) = (0, 0);
+    while taken < 300 {
+        for _ in 0..100 {
+            sent += u32::from(
+                rig.workers
+                    .send_mad(WorkerId(0), OutgoingMad { device: DeviceId(0), path, bytes: [7; MAD_BYTES] })
+                    .is_ok(),
+            );
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        rig.mads.drain(1024, |mad| {
+            assert_eq!(mad.bytes, [7; MAD_BYTES]);
+            taken += 1;
+        });
+        assert!(sent < 1_000_000, "none comes back");
+    }
 }
 
 #[test]

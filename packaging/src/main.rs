@@ -1,5 +1,5 @@
 //! `roced-manuals FOLDER`: manual pages (`man/`) and completions of bash, zsh and fish
-//! (`completions/`) of every program, for the packages.
+//! (`completions/`) of every program, and the documents (`doc/`), for the packages.
 //!
 //! The command lines are those of the programs themselves: their sources are part of this program,
 //! so that a program needs no code for this.
@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result};
 use clap::{Command, CommandFactory as _};
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
+
+mod documents;
 
 #[path = "../../ctl/src/cli.rs"]
 #[allow(dead_code, reason = "read by the program alone")]
@@ -36,7 +38,10 @@ fn programs() -> [(Command, &'static str); 4] {
 
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).context("roced-manuals FOLDER")?;
-    write(Path::new(&folder)).with_context(|| format!("writing to {}", folder.display()))
+    let folder = Path::new(&folder);
+    write(folder).with_context(|| format!("writing to {}", folder.display()))?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    documents::write(&workspace, &folder.join("doc")).context("documents")
 }
 
 fn write(folder: &Path) -> Result<()> {

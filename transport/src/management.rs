@@ -138,7 +138,8 @@ impl Management {
         if core::mem::take(&mut self.yields) {
             return 0;
         }
-        for sent in 0..budget.min(PER_CALL) {
+        let most = budget.min(PER_CALL);
+        for sent in 0..most {
             let Some((path, bytes)) = self.to_send.front() else { return sent };
             let headers = Headers {
                 deth: Some(Deth { qkey: GSI_QKEY, source_qpn: Qpn::GSI }),
@@ -159,7 +160,7 @@ impl Management {
             self.psn = self.psn.plus(1);
             self.to_send.pop_front();
         }
-        budget.min(PER_CALL)
+        most
     }
 }
 

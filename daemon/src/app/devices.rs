@@ -55,6 +55,7 @@ const RECOVERY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct ServedDevice {
     pub(super) id: DeviceId,
+    /// `interface` is the present name of the interface.
     pub(super) config: config::DeviceConfig,
     /// The options that it was served with, while those of a reload are tried.
     proven: Option<config::DeviceConfig>,
@@ -188,6 +189,7 @@ impl Daemon {
             match *change {
                 NetworkChange::Gone(device) => self.on_interface_gone(device),
                 NetworkChange::Returned(device) => self.on_interface_returned(device),
+                NetworkChange::Renamed(device) => self.take_name(device),
                 NetworkChange::Link(device) => self.on_link(device),
                 NetworkChange::Gids(_) | NetworkChange::NextHop(..) => {}
             }
@@ -206,6 +208,16 @@ impl Daemon {
             AttachState::Attaching { again, stale } => (*again, *stale) = (false, true),
             AttachState::Removed => {}
             state => *state = AttachState::Gone,
+        }
+        self.take_name(id);
+    }
+
+    /// The interface is called as the network view has it.
+    fn take_name(&mut self, id: DeviceId) {
+        let name = self.net.device(id).name.clone();
+        let device = self.device_mut(id);
+        for config in [&mut device.config].into_iter().chain(&mut device.proven) {
+            config.interface.clone_from(&name);
         }
     }
 
@@ -306,8 +318,9 @@ impl Daemon {
     }
 
     /// Attaches devices again with other options.
-    pub(super) fn reattach(&mut self, at: usize, config: config::DeviceConfig) {
+    pub(super) fn reattach(&mut self, at: usize, mut config: config::DeviceConfig) {
         let device = &mut self.devices[at];
+        config.interface.clone_from(&device.config.interface);
         let before = mem::replace(&mut device.config, config);
         match &mut device.state {
             AttachState::Attached(_) => {

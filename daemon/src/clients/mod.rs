@@ -261,7 +261,7 @@ impl Clients {
             match *change {
                 NetworkChange::Gone(device) => self.on_gone(device, environment),
                 // Its link follows as soon as frames come and go.
-                NetworkChange::Returned(_) => {}
+                NetworkChange::Returned(_) | NetworkChange::Renamed(_) => {}
                 NetworkChange::Link(device) => self.on_link(device, environment),
                 NetworkChange::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
                 NetworkChange::NextHop(follow, next) => {

@@ -75,7 +75,7 @@ pub(super) fn cm_route(route: &IdRoute, devices: &[CmDevice]) -> CmRoute {
 }
 
 /// The message of an event.
-pub(super) fn event_message(event: &IdEvent, sequence: u64, devices: &[CmDevice]) -> Box<CmChannelEvent> {
+pub(super) fn event_message(event: &IdEvent, sequence: u64, devices: &[CmDevice]) -> CmChannelEvent {
     let mut message = CmChannelEvent {
         sequence,
         uid: event.uid,
@@ -91,7 +91,7 @@ pub(super) fn event_message(event: &IdEvent, sequence: u64, devices: &[CmDevice]
         ..CmChannelEvent::new_zeroed()
     };
     message.private_data[..event.private_data.len()].copy_from_slice(&event.private_data);
-    Box::new(message)
+    message
 }
 
 const fn kind(of: EventKind) -> u32 {

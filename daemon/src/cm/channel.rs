@@ -31,7 +31,7 @@ pub(super) enum ChannelState {
 }
 
 /// An event of an identifier.
-type Sent = (IdKey, Box<CmChannelEvent>);
+type Sent = (IdKey, CmChannelEvent);
 
 #[derive(Debug)]
 pub(super) struct CmChannel {
@@ -60,7 +60,7 @@ impl CmChannel {
     }
 
     /// An event for the program, after the others.
-    pub(super) fn push(&mut self, owner: IdKey, event: Box<CmChannelEvent>) {
+    pub(super) fn push(&mut self, owner: IdKey, event: CmChannelEvent) {
         self.waiting.push_back((owner, event));
     }
 
@@ -94,9 +94,9 @@ impl CmChannel {
     }
 
     /// Takes the events of an identifier that its program has not taken: later than `taken`.
-    pub(super) fn take_events(&mut self, owner: IdKey, taken: u64) -> Vec<Box<CmChannelEvent>> {
+    pub(super) fn take_events(&mut self, owner: IdKey, taken: u64) -> Vec<CmChannelEvent> {
         let is_moved = |(of, event): &Sent| *of == owner && event.sequence > taken;
-        let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| event.clone());
+        let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| *event);
         let mut moved: Vec<_> = written.collect();
         self.unread.retain(|sent| !is_moved(sent));
         for sent in std::mem::take(&mut self.waiting) {
@@ -127,8 +127,8 @@ mod tests {
         IdKey { owner: OwnerId(1), number }
     }
 
-    fn event(number: u32, sequence: u64, kind: u32) -> Box<CmChannelEvent> {
-        Box::new(CmChannelEvent { id: number, owner: number, sequence, kind, ..FromZeros::new_zeroed() })
+    fn event(number: u32, sequence: u64, kind: u32) -> CmChannelEvent {
+        CmChannelEvent { id: number, owner: number, sequence, kind, ..FromZeros::new_zeroed() }
     }
 
     fn take(theirs: &OwnedFd) -> Option<u64> {

@@ -204,5 +204,5 @@ fn emit(
         roce: Roce::V2 { udp_source_port: udp_source_port(0, Qpn::GSI, Qpn::GSI) },
     };
     let Ok(path) = Path::new(&spec) else { return false };
-    environment.workers.send_mad(device.worker, OutgoingMad { device: peer.device, path, bytes }).is_ok()
+    environment.workers.send_mad(device.worker, OutgoingMad { device: peer.device, path, bytes })
 }

@@ -316,7 +316,7 @@ impl ConnectionService {
             return Err(CmErrno::Invalid.into());
         }
         self.ids.migrate(key, channel)?;
-        let moved: Vec<Box<CmChannelEvent>> =
+        let moved: Vec<CmChannelEvent> =
             self.channels.get_mut(&old).map_or_else(Vec::new, |channel| channel.take_events(key, taken));
         if let Some(new) = self.channels.get_mut(&channel) {
             moved.into_iter().for_each(|event| new.push(key, event));

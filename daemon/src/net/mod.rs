@@ -65,8 +65,10 @@ pub struct DeviceInterface {
 /// View of a device from the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNet {
-    /// Name of the interface.
+    /// Name of the interface: the present one, or while there is none that of the config.
     pub name: String,
+    /// The name of the config, by which an interface is found.
+    configured_name: String,
     /// Index of the interface, the last one that there was.
     pub ifindex: u32,
     /// The interface is there.
@@ -100,6 +102,8 @@ pub enum NetworkChange {
     Gone(DeviceId),
     /// An interface with the name of a device's is there again. Its link and GIDs follow.
     Returned(DeviceId),
+    /// A device's interface has another name ([`DeviceNet::name`]).
+    Renamed(DeviceId),
     /// A device's link: up or down, MTU, MAC address.
     Link(DeviceId),
     /// A device's GIDs.
@@ -188,6 +192,7 @@ impl Net {
             }
             let mut seen = DeviceNet {
                 name: name.clone(),
+                configured_name: name.clone(),
                 ifindex,
                 present: true,
                 mac: link.mac,
@@ -412,6 +417,7 @@ impl Net {
             if seen.present && (removed.contains(&seen.ifindex) || links.get(seen.ifindex).is_none()) {
                 seen.present = false;
                 changes.push(NetworkChange::Gone(*device));
+                seen.name.clone_from(&seen.configured_name);
             }
             if !seen.present
                 && let Some((ifindex, _)) = links.by_name(&seen.name).filter(|(_, link)| link.is_ethernet)
@@ -420,6 +426,13 @@ impl Net {
                 changes.push(NetworkChange::Returned(*device));
             }
             let link = links.get(seen.ifindex).filter(|_| seen.present);
+            if let Some(link) = link
+                && link.name != seen.name
+            {
+                info!(from = seen.name, to = link.name, "the interface was renamed");
+                seen.name.clone_from(&link.name);
+                changes.push(NetworkChange::Renamed(*device));
+            }
             let (mac, up, mtu) =
                 link.map_or((seen.mac, false, seen.link_mtu_bytes), |link| (link.mac, link.up, link.mtu_bytes));
             if (mac, up, mtu) != (seen.mac, seen.link_up, seen.link_mtu_bytes) {

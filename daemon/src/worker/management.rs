@@ -244,6 +244,7 @@ impl OutgoingMads {
 #[cfg(test)]
 mod tests {
     use nix::errno::Errno;
+    use roced_transport::{io::Egress, wire::PathSpec};
 
     use super::*;
 
@@ -309,6 +310,31 @@ mod tests {
         assert_eq!(taken.len(), 10);
         senders[0].announce();
         assert_eq!(receiver.shared.doorbell.read(), Err(Errno::EAGAIN), "announced once");
+    }
+
+    #[test]
+    fn a_datagram_without_room_goes_back_to_its_sender_and_is_counted() {
+        let outgoing = OutgoingMads::new();
+        let spec = PathSpec {
+            via: Egress::Nic { flow: 0 },
+            source_mac: [2; 6],
+            dest_mac: [4; 6],
+            vlan: None,
+            source: [1; 16],
+            destination: [2; 16],
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            roce: Roce::V1,
+        };
+        let path = Path::new(&spec).expect("IPv6");
+        let mad = |number| OutgoingMad { device: DeviceId(0), path, bytes: [number; MAD_BYTES] };
+        for _ in 0..OUTGOING {
+            outgoing.push(mad(1)).expect("room");
+        }
+        assert_eq!((outgoing.push(mad(2)), outgoing.refused()), (Err(mad(2)), 1));
+        assert_eq!(outgoing.pop(), Some(mad(1)));
+        assert_eq!((outgoing.push(mad(2)), outgoing.refused()), (Ok(()), 1));
     }
 
     /// 256 addresses, each with a hash of its own start: the key is random.

@@ -332,6 +332,25 @@ fn groups_are_joined_again_on_an_interface_that_returns() {
     }
 }
 
+/// A device is its interface, under any name; after the end of the interface it is the next one
+/// with the name of the config.
+#[test]
+fn an_interface_is_followed_through_a_rename() {
+    let Some((a, b)) = two_hosts() else { return };
+    let mut net = open(&a);
+    let ifindex = net.device().ifindex;
+    a.ip("link set eth0 down");
+    a.ip("link set eth0 name lan0");
+    net.until("the new name is known", |net| net.device().name == "lan0");
+    assert!(net.device().present && net.device().ifindex == ifindex);
+    a.join("eth0", &b, "eth1");
+    net.pass(Duration::from_millis(200));
+    assert_eq!(net.device().ifindex, ifindex, "another interface has the name of the config now");
+    a.ip("link del lan0");
+    net.until("the other one takes its place", |net| net.device().present && net.device().ifindex != ifindex);
+    assert_eq!(net.device().name, "eth0");
+}
+
 /// The kernel gives a socket twenty groups of IPv4 unless told otherwise; that is no limit of ours.
 #[test]
 fn there_may_be_more_groups_than_one_socket_has_and_a_refusal_is_told() {

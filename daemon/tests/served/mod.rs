@@ -34,11 +34,9 @@ use nix::{
 };
 use roced::{
     client_socket::listener::Listener,
-    clients::{
-        Clients, DeviceSetup,
-        environment::{DevicePort, Environment, Network, WorkerAccess},
-    },
+    clients::{Clients, DeviceSetup},
     config::LimitsConfig,
+    environment::{DevicePort, Environment, Network, WorkerAccess},
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
@@ -236,8 +234,8 @@ impl WorkerAccess for MaybeStuck {
         if stuck { Err(CallError::Timeout) } else { self.workers.call(worker, command) }
     }
 
-    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> Result<(), OutgoingMad> {
-        self.workers.send_mad(worker, mad)
+    fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> bool {
+        self.workers.send_mad(worker, mad).is_ok()
     }
 }
 

@@ -80,6 +80,29 @@ pub(crate) fn one_that_cannot_be_attached_to_is_tried_again(_: &Settings) -> Res
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
+/// An interface that is renamed keeps its device, whose reports have the new name; it is attached
+/// again by that name.
+pub(crate) fn one_that_is_renamed_is_served_on(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--mtu", "1500"])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    for change in [&["down"][..], &["name", "lan0"], &["up"]] {
+        let interface = if change == ["up"] { "lan0" } else { "eth0" };
+        lab.run(Host::A, "ip", &[&["link", "set", interface], change].concat(), SOON)?.success()?;
+    }
+    let named = || Ok(device(&lab, Host::A)?["interface"] == "lan0");
+    ensure!(within(SOON, named)?, "{:#}", device(&lab, Host::A)?);
+    ensure!(state_is(&lab, Host::A, "serving")?, "{:#}", device(&lab, Host::A)?);
+    for (host, interface) in [(Host::A, "lan0"), (Host::B, "eth0")] {
+        lab.run(host, "ip", &["link", "set", interface, "mtu", "4200"], SOON)?.success()?;
+        let raised = || Ok(device(&lab, host)?["path_mtu_bytes"] == 4096 && state_is(&lab, host, "serving")?);
+        ensure!(within(SOON, raised)?, "{:#}", device(&lab, host)?);
+    }
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])?;
+    let log = lab.log(Host::A)?;
+    ensure!(log.contains("renamed") && !log.contains("cannot be served"), "{log}");
+    Ok(())
+}
+
 /// A device that an operator removes leaves its interface to the kernel, and is served again when it
 /// is added. Members of the admin socket's group may ask, and not order.
 pub(crate) fn a_removed_device_is_served_again_when_added(_: &Settings) -> Result<()> {

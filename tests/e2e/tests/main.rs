@@ -103,11 +103,12 @@ const TESTS: &[(&str, Test)] = tests! {
     srq: many_queue_pairs_take_from_one_receive_queue;
     windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_lends_and_takes_back;
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
-    interfaces: one_that_returns_is_served_again one_that_cannot_be_attached_to_is_tried_again
+    interfaces: one_that_returns_is_served_again one_that_is_renamed_is_served_on one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive
         a_removed_device_is_served_again_when_added an_mtu_that_becomes_too_small_is_warned_of;
     reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing;
-    refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
+    refusals: configs_that_cannot_be_served a_daemon_that_cannot_start_leaves_no_folder
+        a_service_waits_for_its_interface check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;
     unreliable: every_message_of_a_connection_arrives delivered_messages_are_complete_despite_losses

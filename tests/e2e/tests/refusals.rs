@@ -1,9 +1,9 @@
 //! Bad input: each a message that names the error, an exit code that is not 0, and nothing else
 //! lost.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::net::UnixDatagram, path::PathBuf, thread, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use roced_abi::VERSION;
 
@@ -11,6 +11,7 @@ use crate::{
     PEER_IPV4, Settings,
     lab::{Host, Lab, SOON},
     perf::{self, Server},
+    program::{Program, within},
 };
 
 /// `roced run` on host a, with a config of its own, fails and says each of `words`. The daemons of
@@ -45,6 +46,105 @@ pub(crate) fn configs_that_cannot_be_served(_: &Settings) -> Result<()> {
     refuses(&lab, "[device", &["other.toml"])?;
     let _server = Server::start(&lab, Host::B, &[])?;
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// A daemon that cannot start leaves neither sockets nor the folders that it made for them; folders
+/// that were there stay.
+pub(crate) fn a_daemon_that_cannot_start_leaves_no_folder(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let config = fs::read_to_string(lab.config(Host::A))?;
+    let folder = lab.config(Host::A).parent().context("a folder")?.to_owned();
+    let there = folder.join("there");
+    fs::create_dir(&there)?;
+    for (moved, to, words) in [
+        (&["admin.sock"][..], "made", "roced.sock"),
+        (&["roced.sock"], "made", "admin.sock"),
+        (&["roced.sock", "admin.sock"], "made", "eth0"),
+        (&["roced.sock", "admin.sock"], "there", "eth0"),
+    ] {
+        let other = moved.iter().fold(config.clone(), |config, socket| {
+            config.replace(&format!("/a/{socket}"), &format!("/a/{to}/{socket}"))
+        });
+        refuses(&lab, &other, &[words])?;
+        ensure!(!folder.join("made").exists(), "{moved:?}: the folder stays");
+        ensure!(fs::read_dir(&there)?.next().is_none(), "{moved:?}: a socket stays");
+    }
+    Ok(())
+}
+
+/// Under a service manager a daemon waits for an absent interface: one line of the log names it,
+/// and the unit does not fail every two seconds. The interface that comes is served; so is the one
+/// that a corrected config names, by a reload.
+pub(crate) fn a_service_waits_for_its_interface(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let daemon = Service::start(&lab)?;
+    // Two more attempts.
+    thread::sleep(Duration::from_secs(5));
+    let add = ["link", "add", "eth7", "type", "veth", "peer", "name", "other"];
+    lab.run(Host::A, "ip", &add, SOON)?.success()?;
+    daemon.serves_until_stopped(&lab, "eth7")?;
+    lab.run(Host::A, "ip", &["link", "delete", "eth7"], SOON)?.success()?;
+
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    let daemon = Service::start(&lab)?;
+    fs::write(&daemon.config, "[device")?;
+    daemon.program.signal(Signal::SIGHUP)?;
+    fs::write(&daemon.config, other_config(&lab)?)?;
+    daemon.program.signal(Signal::SIGHUP)?;
+    daemon.serves_until_stopped(&lab, "eth0")?;
+
+    let Service { program, .. } = Service::start(&lab)?;
+    program.signal(Signal::SIGTERM)?;
+    program.end(SOON)?.success().map(drop)
+}
+
+/// A daemon on host a beside that of the lab, with a service manager that listens.
+struct Service {
+    program: Program,
+    manager: UnixDatagram,
+    config: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Service {
+    /// Starts one whose interface, eth7, is not there.
+    fn start(lab: &Lab) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&socket)?;
+        manager.set_read_timeout(Some(SOON))?;
+        let config = lab.config(Host::A).with_file_name("other.toml");
+        fs::write(&config, other_config(lab)?.replace("eth0", "eth7"))?;
+        let environment = format!("NOTIFY_SOCKET={}", socket.display());
+        let arguments = [&environment, "roced", "run", "--config", config.to_str().context("a plain path")?];
+        let program = lab.start(Host::A, "env", &arguments)?;
+        let mut service = Self { program, manager, config, _folder: folder };
+        let message = service.hears()?;
+        ensure!(message.contains("READY=1") && message.contains("STATUS=waiting: "), "{message}");
+        says(&message, &["eth7"])?;
+        ensure!(service.program.runs()?, "it has ended");
+        Ok(service)
+    }
+
+    fn hears(&self) -> Result<String> {
+        let mut message = [0; 4096];
+        let length = self.manager.recv(&mut message).context("the service manager hears nothing")?;
+        Ok(String::from_utf8_lossy(&message[..length]).into_owned())
+    }
+
+    /// It serves `interface`, and its log has named the absent one once.
+    fn serves_until_stopped(self, lab: &Lab, interface: &str) -> Result<()> {
+        ensure!(within(SOON, || Ok(self.hears()?.contains("STATUS=serving 1 device")))?, "it does not serve");
+        let socket = self.config.with_file_name("other-admin.sock");
+        let arguments = ["--socket", socket.to_str().context("a plain path")?, "status"];
+        says(&lab.run(Host::A, "rocectl", &arguments, SOON)?.success()?, &[interface])?;
+        self.program.signal(Signal::SIGTERM)?;
+        let ended = self.program.end(SOON)?;
+        let log = ended.errors.clone();
+        ended.success()?;
+        ensure!(log.lines().filter(|line| line.contains("no network interface")).count() == 1, "{log}");
+        Ok(())
+    }
 }
 
 /// Told by `roced check-config` too, all of it and with line numbers.

@@ -143,6 +143,8 @@ struct Raw {
     sequence: u32,
     objects: Vec<(Kind, u32)>,
     has_device: bool,
+    /// It has had an answer, so it has a session of its own.
+    was_answered: bool,
 }
 
 /// A daemon without a NIC, in this thread.
@@ -250,7 +252,7 @@ impl Daemon {
             let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
             connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("a listener is there");
             self.serve();
-            self.raws[client] = Some(Raw { socket: fd, sequence: 0, objects: Vec::new(), has_device: false });
+            self.raws[client] = Some(Raw::new(fd));
         }
         self.raws[client].as_mut().expect("made above")
     }
@@ -278,16 +280,19 @@ impl Daemon {
         self.call(client, shape, &body, other);
     }
 
-    /// The answer to the last message of a client; `None` when its session has ended. A new client
-    /// waits for the place of one that has left, while the daemon has work: it is readable, or has
-    /// a deadline that has come.
+    /// The answer to the last message of a client; `None` when its session has ended. A client with
+    /// a session is answered in the first turn. A new one waits for the place of one that has left,
+    /// while the daemon has work: it is readable, or has a deadline that has come.
     fn reply(&mut self, client: usize) -> Option<Message> {
         for _ in 0..100 {
             self.serve();
-            let reply = self.raws[client].as_ref().expect("it has just spoken").reply();
+            let raw = self.raws[client].as_mut().expect("it has just spoken");
+            let reply = raw.reply();
             if !matches!(reply, Err(Errno::EAGAIN)) {
+                raw.was_answered = true;
                 return reply.expect("a socket that can be read");
             }
+            assert!(!raw.was_answered, "a client with a session is answered in one turn");
             let now = Instant::now();
             if self.clients.deadline().is_some_and(|due| due <= now) {
                 self.with_outside(|clients, environment| clients.on_deadline(now, environment));
@@ -423,6 +428,10 @@ impl Daemon {
 }
 
 impl Raw {
+    fn new(socket: OwnedFd) -> Self {
+        Self { socket, sequence: 0, objects: Vec::new(), has_device: false, was_answered: false }
+    }
+
     fn put(&self, bytes: &[u8], file: Option<RawFd>) {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         let raw = file.map(|file| [file]);

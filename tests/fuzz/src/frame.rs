@@ -2,16 +2,25 @@
 //!
 //! It parses or it does not; cut into pieces it does the same. A frame that parses has the
 //! destination that [`dest_qpn`] says, payload pieces that add up, the ICRC that a second
-//! calculation gives or a refusal, and can be built again from its own fields.
+//! calculation gives or a refusal, and can be built again from its own fields. An endpoint without
+//! queue pairs takes just the frames that queue pair 1 may take, and passes on their datagrams
+//! unchanged.
+
+use std::cell::RefCell;
 
 use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
     io::{Egress, FrameMut},
-    reject::DropReason,
+    management::ManagementDatagram,
+    partition::Partitions,
+    recovery::RecoveryConfig,
+    reject::{Disposition, DropReason},
     wire::{Headers, Packet, Path, PathSpec, dest_qpn, parse},
 };
-use roced_types::DeviceId;
+use roced_types::{DeviceId, EndpointId};
 
-use crate::{input::Input, packet};
+use crate::{client::Client, input::Input, packet};
 
 /// Longest headers: two VLAN tags, IPv4 with all options, UDP, and the longest that the table has.
 /// They lie in the first piece.
@@ -19,6 +28,21 @@ const FIRST_PIECE_BYTES: usize = 14 + 8 + 60 + 8 + 80;
 
 /// A jumbo frame; longer ones say nothing new.
 const FRAME_BYTES_MAX: usize = 9100;
+
+thread_local! {
+    /// An endpoint without queue pairs, for all runs.
+    static ENDPOINT: RefCell<Endpoint> = RefCell::new(Endpoint::new(EndpointConfig {
+        id: EndpointId::new(3).expect("small"),
+        max_mrs: 1,
+        max_ahs: 1,
+        max_srqs: 0,
+        max_attachments: 0,
+        max_qps: 1,
+        window_packets: 1,
+        recovery: RecoveryConfig::default(),
+        partitions: Partitions::default(),
+    }));
+}
 
 /// One run.
 pub(crate) fn run(bytes: &[u8]) {
@@ -39,6 +63,8 @@ fn check(frame: &[u8], cuts: [usize; 2]) {
     let in_pieces = parse(&pieces);
     assert_eq!(parsed.as_ref().err(), in_pieces.as_ref().err(), "cut or whole, the same is wrong");
     let _anything = dest_qpn(&pieces);
+    let expected = parsed.as_ref().ok().filter(|packet| is_management(packet)).map(datagram_of);
+    check_endpoint(&pieces, expected.as_ref());
     let (Ok(packet), Ok(in_pieces)) = (parsed, in_pieces) else { return };
     assert_eq!(dest_qpn(&whole), Some(packet.bth.dest_qpn));
     assert_eq!(fields(&packet), fields(&in_pieces));
@@ -53,6 +79,43 @@ fn check(frame: &[u8], cuts: [usize; 2]) {
         assert_eq!(integrity.is_ok(), frame[end - 4..end] == right, "a second calculation agrees");
     }
     build_again(&packet, &payload);
+}
+
+/// The endpoint takes the frame if it is a management datagram, and nothing else.
+fn check_endpoint(pieces: &[&[u8]], expected: Option<&ManagementDatagram>) {
+    ENDPOINT.with_borrow_mut(|endpoint| {
+        let disposition = endpoint.on_frame(Nanos(1), pieces, &mut Client::default());
+        assert_eq!(disposition == Disposition::Accepted, expected.is_some(), "{disposition:?}");
+        assert_eq!(endpoint.poll_management().as_ref(), expected);
+    });
+}
+
+/// Queue pair 1 of a full member of the default partition may take it.
+fn is_management(packet: &Packet<'_>) -> bool {
+    let is_host = |gid: &[u8; 16]| match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => matches!(first, 1..=126 | 128..=223),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last] => *last > 1,
+        [first, ..] => *first != 0xff,
+    };
+    packet.bth.dest_qpn.get() == 1
+        && packet.bth.opcode.0 == 0x64
+        && packet.bth.pkey.0 & 0x7fff == 0x7fff
+        && packet.deth.is_some_and(|deth| deth.qkey == 0x8001_0000 && deth.source_qpn.get() == 1)
+        && packet.payload_len() == 256
+        && is_host(&packet.source)
+        && is_host(&packet.destination)
+        && packet.check_integrity().is_ok()
+}
+
+fn datagram_of(packet: &Packet<'_>) -> ManagementDatagram {
+    ManagementDatagram {
+        local: packet.destination,
+        remote: packet.source,
+        vlan: packet.vlan.map(|control| control & 0x0fff).filter(|id| *id != 0),
+        traffic_class: packet.traffic_class,
+        roce: packet.roce,
+        bytes: payload_of(packet).try_into().expect("256 bytes"),
+    }
 }
 
 /// Bytes of Ethernet padding behind the packet: the lengths that `parse` believed say where it

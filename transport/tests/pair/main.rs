@@ -15,6 +15,7 @@ mod host;
 mod keys;
 mod limits;
 mod lives;
+mod management;
 mod multicast;
 mod operations;
 mod ordering;

@@ -1,0 +1,626 @@
+//! Identifiers of programs on two hosts, over a network that loses datagrams by seed: the events,
+//! errors and ports that programs see.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    time::Duration,
+};
+
+use roced_cm::{
+    CmConfig, PeerAddress,
+    identifiers::{
+        CmErrno, DeviceAddress, EventKind, Host, IdEvent, IdKey, IdOption, IdService, Identifiers, OwnerId, Parameters,
+    },
+    wire::{CaGuid, CmMessage, Mad, PortSpace},
+};
+use roced_types::{DeviceId, Qpn, address_of, gid_of};
+
+const PORT: u16 = 7174;
+const OWNER: OwnerId = OwnerId(1);
+const CHANNEL: u32 = 1;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The network of host `number`: 10.0.0.`number` on device 0; 10.1.0.`number` on no device.
+struct FakeHost {
+    number: u8,
+    is_neighbor_known: bool,
+    is_privileged: bool,
+    joined: Vec<IpAddr>,
+}
+
+impl FakeHost {
+    fn address(&self) -> IpAddr {
+        IpAddr::from([10, 0, 0, self.number])
+    }
+
+    fn device_address(&self) -> DeviceAddress {
+        DeviceAddress {
+            device: DeviceId(0),
+            adapter: CaGuid(self.number.into()),
+            gid_index: 1,
+            address: self.address(),
+            vlan: None,
+            mtu_bytes: 1024,
+        }
+    }
+}
+
+impl Host for FakeHost {
+    fn local(&mut self, address: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
+        if address == self.address() {
+            return Ok(self.device_address());
+        }
+        let is_local = address == IpAddr::from([10, 1, 0, self.number]);
+        Err(if is_local { CmErrno::NoDevice } else { CmErrno::AddressNotAvailable })
+    }
+
+    fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
+        self.local(address_of(peer.local), 0)
+    }
+
+    fn scope_of(&mut self, _: &DeviceAddress) -> u32 {
+        0
+    }
+
+    fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
+        match destination {
+            IpAddr::V4(v4) if v4.octets()[..3] == [10, 0, 0] || v4.is_multicast() => {
+                self.local(source.unwrap_or_else(|| self.address()), 0)
+            }
+            IpAddr::V4(v4) if v4.octets()[..3] == [10, 1, 0] => Err(CmErrno::NoDevice),
+            _ => Err(CmErrno::NetUnreachable),
+        }
+    }
+
+    fn any_device(&mut self) -> Option<DeviceAddress> {
+        Some(self.device_address())
+    }
+
+    fn is_reachable(&mut self, _: PeerAddress) -> bool {
+        self.is_neighbor_known
+    }
+
+    fn join(&mut self, _: &DeviceAddress, group: IpAddr) -> Result<(), i32> {
+        self.joined.push(group);
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &DeviceAddress, group: IpAddr) {
+        let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
+        self.joined.remove(at);
+    }
+
+    fn is_privileged(&self) -> bool {
+        self.is_privileged
+    }
+
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        40_000..=40_063
+    }
+
+    fn is_ipv6_only(&self) -> bool {
+        false
+    }
+}
+
+struct World {
+    now: Duration,
+    hosts: [FakeHost; 2],
+    ids: [Identifiers; 2],
+    events: [VecDeque<IdEvent>; 2],
+    /// Datagrams that are dropped, by their number.
+    drops: fn(u64, &Mad) -> bool,
+    sent: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let host = |number| FakeHost { number, is_neighbor_known: true, is_privileged: false, joined: Vec::new() };
+        let ids = |seed| {
+            let mut ids = Identifiers::new(&CmConfig { seed, connections_max: 10_000 });
+            ids.connections_mut().set_adapter(DeviceId(0), CaGuid(seed));
+            ids
+        };
+        Self {
+            now: SECOND,
+            hosts: [host(1), host(2)],
+            ids: [ids(1), ids(2)],
+            events: Default::default(),
+            drops: |_, _| false,
+            sent: 0,
+        }
+    }
+
+    fn create(&mut self, at: usize, service: IdService) -> IdKey {
+        let space = if service == IdService::Datagram { PortSpace::Udp } else { PortSpace::Tcp };
+        self.ids[at].create(OWNER, CHANNEL, 100 + at as u64, space, service).expect("there is room")
+    }
+
+    fn listen(&mut self, service: IdService, backlog: u32) -> IdKey {
+        let key = self.create(1, service);
+        let address = SocketAddr::from(([0, 0, 0, 0], PORT));
+        self.ids[1].bind(key, address, &mut self.hosts[1]).expect("free");
+        self.ids[1].listen(key, backlog, &mut self.hosts[1]).expect("free");
+        key
+    }
+
+    fn resolve(&mut self, key: IdKey, to: [u8; 4], port: u16) -> Result<(), CmErrno> {
+        let Self { ids, hosts, now, .. } = self;
+        ids[0].resolve_address(key, None, SocketAddr::from((to, port)), 2 * SECOND, &mut hosts[0], *now)
+    }
+
+    /// An identifier that is ready to connect.
+    fn routed(&mut self, service: IdService) -> IdKey {
+        let key = self.create(0, service);
+        self.resolve(key, [10, 0, 0, 2], PORT).expect("there is a route");
+        assert_eq!(self.next(0).kind, EventKind::AddressResolved);
+        self.ids[0].resolve_route(key).expect("the address is resolved");
+        assert_eq!(self.next(0).kind, EventKind::RouteResolved);
+        key
+    }
+
+    fn connect(&mut self, key: IdKey, data: &[u8]) {
+        self.ids[0].connect(key, &parameters(key.number + 16), data, self.now).expect("the route is resolved");
+    }
+
+    /// Passes datagrams and time until `end`.
+    fn run(&mut self, during: Duration) {
+        let end = self.now + during;
+        loop {
+            self.settle();
+            let next = self.ids.iter().filter_map(Identifiers::poll_timeout).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            for (ids, host) in self.ids.iter_mut().zip(&mut self.hosts) {
+                ids.on_timeout(host, self.now);
+            }
+        }
+        self.now = end;
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut passed = false;
+            for at in 0..2 {
+                while let Some(transmit) = self.ids[at].poll_transmit() {
+                    passed = true;
+                    self.sent += 1;
+                    if (self.drops)(self.sent, &transmit.mad) {
+                        continue;
+                    }
+                    let from = PeerAddress { local: transmit.to.remote, remote: transmit.to.local, ..transmit.to };
+                    let other = 1 - at;
+                    assert_eq!(from.local, gid_of(self.hosts[other].address()));
+                    let bytes = transmit.mad.to_bytes();
+                    self.ids[other].on_datagram(from, &bytes, &mut self.hosts[other], self.now);
+                }
+                while let Some(event) = self.ids[at].poll_event() {
+                    self.events[at].push_back(event);
+                }
+            }
+            if !passed {
+                return;
+            }
+        }
+    }
+
+    fn next(&mut self, at: usize) -> IdEvent {
+        self.settle();
+        self.events[at].pop_front().expect("an event")
+    }
+
+    fn nothing(&mut self, at: usize) {
+        self.settle();
+        assert_eq!(self.events[at].pop_front(), None);
+    }
+
+    fn destroy(&mut self, at: usize, key: IdKey) {
+        self.ids[at].destroy(key, &mut self.hosts[at], self.now).expect("it is there");
+    }
+
+    /// A connection: the identifiers of both ends.
+    fn connected(&mut self) -> (IdKey, IdKey) {
+        let active = self.routed(IdService::Reliable);
+        self.connect(active, b"hello");
+        let request = self.next(1);
+        assert_eq!((request.kind, request.uid), (EventKind::ConnectRequest, 101));
+        let passive = request.key;
+        self.ids[1].accept(passive, 555, &parameters(77), b"welcome", self.now).expect("it was requested");
+        assert_eq!(self.next(0).kind, EventKind::ConnectResponse);
+        self.ids[0].confirm(active).expect("it was accepted");
+        let established = self.next(1);
+        assert_eq!((established.kind, established.uid), (EventKind::Established, 555));
+        (active, passive)
+    }
+
+    /// Programs end; then nothing is left at either host.
+    fn end(&mut self) {
+        for at in 0..2 {
+            while let Some(key) = self.ids[at].first_of(OWNER) {
+                self.destroy(at, key);
+            }
+            assert!(self.ids[at].is_empty(), "host {at}");
+        }
+        self.run(200 * SECOND);
+        for at in 0..2 {
+            assert!(self.ids[at].connections().is_empty(), "host {at}");
+            assert_eq!(self.ids[at].poll_timeout(), None);
+            assert!(self.hosts[at].joined.is_empty());
+        }
+    }
+}
+
+fn parameters(qpn: u32) -> Parameters {
+    Parameters {
+        qpn: Qpn::from_wire(qpn),
+        responder_resources: 3,
+        initiator_depth: 5,
+        retry_count: 6,
+        rnr_retry_count: 7,
+        ..Parameters::default()
+    }
+}
+
+#[test]
+fn events_and_parameters_of_a_connection_are_those_of_linux() {
+    let mut world = World::new();
+    let listener = world.listen(IdService::Reliable, 0);
+    let active = world.routed(IdService::Reliable);
+    let route = world.ids[0].route(active).expect("it is there");
+    assert_eq!(route.source.map(|it| it.ip()), Some(world.hosts[0].address()));
+    assert_eq!(route.path.map(|path| path.mtu_bytes), Some(1024));
+    world.connect(active, b"hello");
+    let request = world.next(1);
+    assert_eq!((request.kind, request.owner, request.status), (EventKind::ConnectRequest, listener, 0));
+    assert_eq!((request.private_data_bytes, &request.private_data[..6]), (56, &b"hello\0"[..]));
+    let seen = request.parameters;
+    assert_eq!((seen.responder_resources, seen.initiator_depth), (5, 3), "as this end uses them");
+    assert_eq!((seen.retry_count, seen.rnr_retry_count, seen.qpn.get()), (6, 7, active.number + 16));
+    assert_eq!(request.route.destination, route.source, "with the port of the active side");
+    let passive = request.key;
+    world.ids[1].accept(passive, 555, &parameters(77), b"welcome", world.now).expect("it was requested");
+    let response = world.next(0);
+    assert_eq!((response.kind, response.parameters.qpn.get()), (EventKind::ConnectResponse, 77));
+    assert_eq!((response.private_data_bytes, &response.private_data[..8]), (196, &b"welcome\0"[..]));
+    assert_eq!(
+        (response.starting_psn, response.remote_starting_psn),
+        (request.remote_starting_psn, request.starting_psn)
+    );
+    assert_eq!((request.ack_timeout, response.ack_timeout), (17, 17));
+    world.ids[0].confirm(active).expect("it was accepted");
+    assert_eq!(world.next(1).kind, EventKind::Established);
+    world.ids[1].disconnect(passive, world.now).expect("it is connected");
+    assert_eq!(world.next(0).kind, EventKind::Disconnected);
+    world.ids[0].disconnect(active, world.now).expect("the peer has");
+    world.ids[0].disconnect(active, world.now).expect("twice is once");
+    world.run(3 * SECOND);
+    assert_eq!([world.next(1).kind, world.next(1).kind], [EventKind::Disconnected, EventKind::TimeWaitExit]);
+    assert_eq!(world.next(0).kind, EventKind::TimeWaitExit);
+    world.nothing(0);
+    world.nothing(1);
+    world.end();
+}
+
+#[test]
+fn datagram_services_are_found_and_refused() {
+    let mut world = World::new();
+    let listener = world.listen(IdService::Datagram, 4);
+    for accepts in [true, false] {
+        let active = world.routed(IdService::Datagram);
+        world.connect(active, &[7; 180]);
+        let request = world.next(1);
+        assert_eq!((request.owner, request.private_data_bytes), (listener, 180));
+        assert_eq!(request.private_data[..180], [7; 180]);
+        if accepts {
+            world.ids[1].accept(request.key, 9, &parameters(77), b"here", world.now).expect("it was requested");
+            let found = world.next(0);
+            assert_eq!((found.kind, found.parameters.qpn.get()), (EventKind::Established, 77));
+            assert_eq!((found.parameters.qkey, found.private_data_bytes), (0x0123_4567, 136));
+        } else {
+            world.ids[1].reject(request.key, 0, b"no", world.now).expect("it was requested");
+            let refused = world.next(0);
+            assert_eq!(
+                (refused.kind, refused.status, &refused.private_data[..2]),
+                (EventKind::Unreachable, 2, &b"no"[..])
+            );
+        }
+        world.ids[0].disconnect(active, world.now).expect("nothing to end");
+    }
+    world.destroy(1, listener);
+    let active = world.routed(IdService::Datagram);
+    world.connect(active, b"");
+    assert_eq!((world.next(0).status, world.sent > 0), (1, true), "no such service");
+    world.end();
+}
+
+#[test]
+fn a_lost_answer_about_a_datagram_service_is_given_again_and_makes_no_second_request() {
+    let mut world = World::new();
+    world.drops = |_, mad| matches!(mad.message, CmMessage::SidrRep(_));
+    world.listen(IdService::Datagram, 4);
+    let active = world.routed(IdService::Datagram);
+    world.connect(active, b"");
+    let request = world.next(1);
+    world.ids[1].accept(request.key, 9, &parameters(77), b"", world.now).expect("it was requested");
+    world.run(SECOND);
+    world.drops = |_, _| false;
+    world.run(5 * SECOND);
+    assert_eq!(world.next(0).kind, EventKind::Established);
+    world.nothing(1);
+    world.end();
+}
+
+#[test]
+fn calls_out_of_order_are_refused_as_by_linux() {
+    let mut world = World::new();
+    let key = world.create(0, IdService::Reliable);
+    let none = IdKey { number: 999, ..key };
+    assert_eq!(world.ids[0].resolve_route(key), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].connect(key, &parameters(7), b"", SECOND), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].accept(key, 0, &parameters(7), b"", SECOND), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].disconnect(key, SECOND), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].confirm(key), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].disconnect(none, SECOND), Err(CmErrno::NoEntry));
+    let routed = world.routed(IdService::Reliable);
+    assert_eq!(world.resolve(routed, [10, 0, 0, 2], PORT), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].connect(routed, &parameters(7), &[0; 57], SECOND), Err(CmErrno::Invalid));
+    world.connect(routed, &[0; 56]);
+    assert_eq!(world.ids[0].connect(routed, &parameters(7), b"", SECOND), Err(CmErrno::Invalid));
+    let option = world.ids[0].set_option(routed, IdOption::FamilyOnly(true));
+    assert_eq!(option, Err(CmErrno::Invalid), "before it is bound");
+    world.end();
+}
+
+#[test]
+fn addresses_that_are_bound_or_resolved_give_the_errors_of_linux() {
+    let mut world = World::new();
+    let bind = |world: &mut World, address: ([u8; 4], u16)| {
+        let key = world.create(0, IdService::Reliable);
+        world.ids[0].bind(key, SocketAddr::from(address), &mut world.hosts[0])
+    };
+    assert_eq!(bind(&mut world, ([10, 9, 9, 9], 7)), Err(CmErrno::AddressNotAvailable));
+    assert_eq!(bind(&mut world, ([10, 1, 0, 1], 7000)), Err(CmErrno::NoDevice));
+    assert_eq!(bind(&mut world, ([10, 0, 0, 1], 7)), Err(CmErrno::Access));
+    world.hosts[0].is_privileged = true;
+    assert_eq!(bind(&mut world, ([10, 0, 0, 1], 7)), Ok(()));
+    assert_eq!(bind(&mut world, ([10, 0, 0, 1], 7)), Err(CmErrno::AddressInUse));
+    assert_eq!(bind(&mut world, ([0, 0, 0, 0], 7)), Err(CmErrno::AddressNotAvailable));
+    assert_eq!(bind(&mut world, ([127, 0, 0, 1], 8)), Ok(()), "as for all addresses");
+    let key = world.create(0, IdService::Reliable);
+    assert_eq!(world.resolve(key, [192, 168, 0, 1], 9), Err(CmErrno::NetUnreachable));
+    world.nothing(0);
+    world.resolve(key, [10, 1, 0, 9], 9).expect("an event says so");
+    let event = world.next(0);
+    assert_eq!((event.kind, event.status), (EventKind::AddressError, -19));
+    world.resolve(key, [10, 0, 0, 2], 9).expect("it may be tried again");
+    assert_eq!(world.next(0).kind, EventKind::AddressResolved);
+    world.end();
+}
+
+#[test]
+fn a_silent_neighbor_is_given_up_and_a_late_one_is_found() {
+    let mut world = World::new();
+    world.hosts[0].is_neighbor_known = false;
+    let keys = [0; 2].map(|_| world.create(0, IdService::Reliable));
+    for key in keys {
+        world.resolve(key, [10, 0, 0, 2], PORT).expect("there is a route");
+    }
+    world.nothing(0);
+    world.destroy(0, keys[1]);
+    world.run(3 * SECOND);
+    let event = world.next(0);
+    assert_eq!((event.kind, event.status, event.key), (EventKind::AddressError, -110, keys[0]));
+    world.resolve(keys[0], [10, 0, 0, 2], PORT).expect("again");
+    let peer = PeerAddress {
+        device: DeviceId(0),
+        vlan: None,
+        local: gid_of(world.hosts[0].address()),
+        remote: gid_of(world.hosts[1].address()),
+    };
+    world.ids[0].on_neighbor(peer);
+    assert_eq!(world.next(0).kind, EventKind::AddressResolved);
+    world.ids[0].on_neighbor(peer);
+    world.nothing(0);
+    world.run(3 * SECOND);
+    world.nothing(0);
+    world.end();
+}
+
+#[test]
+fn a_backlog_counts_requests_that_were_not_taken() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 2);
+    let active: Vec<IdKey> = (0..4).map(|_| world.routed(IdService::Reliable)).collect();
+    for key in &active {
+        world.connect(*key, b"");
+    }
+    world.settle();
+    assert_eq!((world.events[1].len(), world.ids[1].connections().len()), (2, 2), "no state for more");
+    world.run(SECOND / 2);
+    assert_eq!(world.events[1].len(), 2, "the others repeat in vain");
+    world.ids[1].on_channel_read(OWNER, CHANNEL);
+    world.run(2 * SECOND);
+    assert_eq!(world.events[1].len(), 4);
+    world.end();
+}
+
+#[test]
+fn a_listener_that_goes_refuses_the_requests_that_wait_here() {
+    let mut world = World::new();
+    let listener = world.listen(IdService::Reliable, 0);
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    while let Some(transmit) = world.ids[0].poll_transmit() {
+        let from = PeerAddress { local: transmit.to.remote, remote: transmit.to.local, ..transmit.to };
+        world.ids[1].on_datagram(from, &transmit.mad.to_bytes(), &mut world.hosts[1], world.now);
+    }
+    // Its event is still in the queue.
+    world.destroy(1, listener);
+    world.nothing(1);
+    let event = world.next(0);
+    assert_eq!((event.kind, event.status), (EventKind::Rejected, 28));
+    assert!(world.ids[1].is_empty());
+    world.end();
+}
+
+#[test]
+fn requests_that_do_not_fit_the_listener_are_refused() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    let unreliable = world.routed(IdService::Unreliable);
+    world.connect(unreliable, b"");
+    assert_eq!(world.next(0).status, 28, "another service");
+    // Another path MTU than this host carries.
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    let transmit = world.ids[0].poll_transmit().expect("a REQ");
+    let from = PeerAddress { local: transmit.to.remote, remote: transmit.to.local, ..transmit.to };
+    let refused = |world: &mut World, change: &dyn Fn(&mut roced_cm::wire::Req)| {
+        let CmMessage::Req(mut req) = transmit.mad.message else { panic!("a REQ") };
+        change(&mut req);
+        let mad = Mad { message: CmMessage::Req(req), ..transmit.mad };
+        world.ids[1].on_datagram(from, &mad.to_bytes(), &mut world.hosts[1], world.now);
+        let answer = world.ids[1].poll_transmit().map(|answer| answer.mad.message);
+        assert!(world.ids[1].poll_event().is_none() && world.ids[1].connections().is_empty());
+        match answer {
+            Some(CmMessage::Rej(rej)) => Some(rej.reason),
+            _ => None,
+        }
+    };
+    assert_eq!(refused(&mut world, &|req| req.path_mtu = 4), Some(26));
+    assert_eq!(refused(&mut world, &|req| req.path_mtu = 9), Some(26));
+    assert_eq!(refused(&mut world, &|req| req.primary.remote_gid = [3; 16]), Some(12));
+    assert_eq!(refused(&mut world, &|req| req.private_data[0] = 1), Some(28));
+    assert_eq!(refused(&mut world, &|req| req.private_data[19] = 77), Some(28), "another source address");
+    assert_eq!(refused(&mut world, &|req| req.private_data[35] = 77), Some(28), "another destination");
+    assert_eq!(refused(&mut world, &|req| req.service_id.0 += 1), Some(8));
+    assert_eq!(refused(&mut world, &|req| req.qpn = Qpn::from_wire(1)), None, "in silence");
+    world.end();
+}
+
+#[test]
+fn a_gone_device_ends_its_identifiers_once() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    let (active, _) = world.connected();
+    world.ids[0].on_device_removal(DeviceId(0), world.now);
+    world.ids[0].on_device_removal(DeviceId(0), world.now);
+    let event = world.next(0);
+    assert_eq!((event.kind, event.key), (EventKind::DeviceRemoval, active));
+    world.nothing(0);
+    assert_eq!(world.ids[0].resolve_route(active), Err(CmErrno::Invalid));
+    assert_eq!(world.next(1).kind, EventKind::Disconnected, "the peer is told");
+    world.end();
+}
+
+#[test]
+fn events_follow_an_identifier_to_another_channel() {
+    let mut world = World::new();
+    let key = world.create(0, IdService::Reliable);
+    world.resolve(key, [10, 0, 0, 2], PORT).expect("there is a route");
+    world.ids[0].migrate(key, 5).expect("it is there");
+    world.ids[0].write_event(key, 18, -3, 77).expect("it is there");
+    let (resolved, written) = (world.next(0), world.next(0));
+    assert_eq!((resolved.channel, resolved.kind), (5, EventKind::AddressResolved));
+    assert_eq!((written.channel, written.kind, written.status), (5, EventKind::Written(18), -3));
+    assert_eq!(world.ids[0].of_channel(OWNER, 5).collect::<Vec<_>>(), [key]);
+    world.end();
+}
+
+#[test]
+fn a_group_is_joined_and_left_with_its_identifier() {
+    let mut world = World::new();
+    let key = world.create(0, IdService::Datagram);
+    let group = IpAddr::from([239, 1, 2, 3]);
+    let join = |world: &mut World, key, send_only| {
+        let (ids, host) = (&mut world.ids[0], &mut world.hosts[0]);
+        ids.join(key, 9, group, send_only, host)
+    };
+    assert_eq!(join(&mut world, key, false), Err(CmErrno::Invalid), "it has no device");
+    world.resolve(key, [239, 1, 2, 3], 0).expect("groups are on the link");
+    assert_eq!(world.next(0).kind, EventKind::AddressResolved);
+    let memberships: Vec<IdKey> =
+        [false, true].map(|send_only| join(&mut world, key, send_only).expect("it has a device")).into();
+    assert_eq!(world.hosts[0].joined, [group], "the second only sends");
+    for membership in &memberships {
+        let event = world.next(0);
+        assert_eq!((event.kind, event.key, event.owner, event.uid), (EventKind::MulticastJoin, *membership, key, 9));
+        assert_eq!(event.parameters.qkey, 0x0123_4567);
+    }
+    world.ids[0].leave(memberships[1], &mut world.hosts[0]).expect("it is there");
+    world.destroy(0, key);
+    assert!(world.hosts[0].joined.is_empty());
+    world.end();
+}
+
+/// Many programs at once over a bad network, each killed, refused or done: in the end nothing is
+/// left of identifiers, ports, memberships and connections.
+#[test]
+fn after_any_run_of_many_programs_nothing_is_left() {
+    let mut ended = BTreeMap::<&str, u32>::new();
+    for seed in 0..40_u64 {
+        let mut world = World::new();
+        world.drops = if seed % 2 == 0 { |_, _| false } else { |number, _| number * 2_654_435_761 % 100 < 30 };
+        world.listen(IdService::Reliable, 0);
+        let mut number = seed;
+        let mut below = |limit: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % limit
+        };
+        for _ in 0..40 {
+            let active = world.routed_or_killed(below(6) == 0);
+            if let Some(active) = active {
+                world.connect(active, b"");
+            }
+            world.run(Duration::from_millis(below(400)));
+            for at in 0..2 {
+                while let Some(event) = world.events[at].pop_front() {
+                    let key = event.key;
+                    let now = world.now;
+                    // Any of these may come too late.
+                    let ids = &mut world.ids[at];
+                    let _ = match (event.kind, below(4)) {
+                        (_, 0) => ids.destroy(key, &mut world.hosts[at], now),
+                        (EventKind::ConnectRequest, 1) => ids.reject(key, 28, b"", now),
+                        (EventKind::ConnectRequest, _) => ids.accept(key, 1, &parameters(key.number + 16), b"", now),
+                        (EventKind::ConnectResponse, _) => ids.confirm(key),
+                        (EventKind::Established | EventKind::Disconnected, _) => ids.disconnect(key, now),
+                        _ => Ok(()),
+                    };
+                    *ended.entry(name(event.kind)).or_default() += 1;
+                }
+            }
+        }
+        world.end();
+    }
+    for kind in ["request", "response", "established", "disconnected", "rejected"] {
+        assert!(ended.get(kind).is_some_and(|count| *count > 50), "{ended:?}");
+    }
+}
+
+const fn name(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::ConnectRequest => "request",
+        EventKind::ConnectResponse => "response",
+        EventKind::Established => "established",
+        EventKind::Disconnected => "disconnected",
+        EventKind::Rejected => "rejected",
+        _ => "other",
+    }
+}
+
+impl World {
+    /// An identifier with a route, or one of a program that ends before that.
+    fn routed_or_killed(&mut self, is_killed: bool) -> Option<IdKey> {
+        let key = self.create(0, IdService::Reliable);
+        self.resolve(key, [10, 0, 0, 2], PORT).expect("there is a route");
+        if is_killed {
+            self.destroy(0, key);
+            return None;
+        }
+        self.ids[0].resolve_route(key).expect("the address is resolved");
+        Some(key)
+    }
+}

@@ -1,0 +1,293 @@
+//! Management datagrams between the wire and the control thread, through running workers.
+
+mod rig;
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam::queue::ArrayQueue;
+use nix::{
+    poll::{PollFd, PollFlags, poll},
+    sys::eventfd::EventFd,
+};
+use rig::Rig;
+use roced::worker::{
+    command::{Answer, Command},
+    idle::Policy,
+    management::{OutgoingMad, ReceivedMad},
+    metrics::WorkerSnapshot,
+    nic::Nic,
+    poll_loop::Worker,
+};
+use roced_transport::{
+    clock::Nanos,
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
+    management::MAD_BYTES,
+    psn::Psn,
+    reject::DropReason,
+    wire::{Bth, Deth, Headers, Path, PathSpec, Roce, opcode, parse},
+};
+use roced_types::{DeviceId, Qpn, WorkerId};
+
+/// A NIC queue of the test: frames to the worker, and frames from it.
+struct TestNic {
+    number: u32,
+    arriving: Arc<ArrayQueue<Vec<u8>>>,
+    sent: Arc<ArrayQueue<Vec<u8>>>,
+    socket: EventFd,
+}
+
+impl Wire for TestNic {
+    fn emit(
+        &mut self,
+        _: Egress,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.sent.is_full() {
+            return Err(EmitError::Full);
+        }
+        let mut bytes = vec![0; frame_bytes];
+        fill(&mut FrameMut::single(&mut bytes)).map_err(|Abort| EmitError::Aborted)?;
+        self.sent.push(bytes).map_err(|_| EmitError::Full)
+    }
+}
+
+impl Nic for TestNic {
+    fn queue(&self) -> u32 {
+        self.number
+    }
+
+    fn rx_burst(&mut self, budget: usize, mut on_frame: impl FnMut(&Segments<'_>)) -> usize {
+        (0..budget).map_while(|_| self.arriving.pop()).map(|frame| on_frame(&[&frame])).count()
+    }
+
+    fn flush(&mut self) {}
+
+    fn prepare_sleep(&mut self) -> bool {
+        !self.arriving.is_empty()
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self, _: &mut impl FnMut(&'static str, u64)) {}
+}
+
+/// Workers with a NIC queue for each endpoint, whose other ends the test has.
+struct Bench {
+    rig: Rig<TestNic>,
+    arriving: Vec<Arc<ArrayQueue<Vec<u8>>>>,
+    sent: Vec<Arc<ArrayQueue<Vec<u8>>>>,
+}
+
+impl Bench {
+    fn new(served: &[(u32, u32)], policy: Policy, tx_room: usize) -> Self {
+        let queues = |room| served.iter().map(|_| Arc::new(ArrayQueue::new(room))).collect::<Vec<_>>();
+        let (arriving, sent) = (queues(8192), queues(tx_room));
+        let (to_nic, from_nic) = (arriving.clone(), sent.clone());
+        let nic = move |number: usize| TestNic {
+            number: number as u32,
+            arriving: Arc::clone(&to_nic[number]),
+            sent: Arc::clone(&from_nic[number]),
+            socket: EventFd::new().expect("an eventfd"),
+        };
+        let rig = Rig::start(served, policy, |place| vec![nic(place.endpoint.get())], Worker::run);
+        Self { rig, arriving, sent }
+    }
+
+    fn snapshot(&mut self, worker: u32) -> WorkerSnapshot {
+        let empty = Box::new(WorkerSnapshot::new(8, 8, None));
+        match self.rig.tell(WorkerId(worker), Command::Snapshot(empty)) {
+            Answer::Snapshot(filled) => *filled,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until a worker has processed that many datagrams.
+    fn wait_until_processed(&mut self, worker: u32, count: u64) -> WorkerSnapshot {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let snapshot = self.snapshot(worker);
+            let lost = snapshot.endpoints.iter().map(|endpoint| endpoint.drops.get(DropReason::ManagementQueueFull));
+            let counters = &snapshot.worker;
+            let passed = counters.mads_received + counters.mads_queue_full + counters.mads_share_full;
+            if passed + lost.sum::<u64>() >= count {
+                return snapshot;
+            }
+            assert!(Instant::now() < deadline, "{counters:?}");
+        }
+    }
+
+    fn drain(&self, budget: usize) -> Vec<ReceivedMad> {
+        let mut taken = Vec::new();
+        self.rig.mads.drain(budget, |mad| taken.push(mad));
+        taken
+    }
+
+    /// The fd of the receiver becomes readable.
+    fn is_readable(&self, wait_ms: u16) -> bool {
+        poll(&mut [PollFd::new(self.rig.mads.as_fd(), PollFlags::POLLIN)], wait_ms).expect("poll") == 1
+    }
+}
+
+const US: [u8; 16] = gid([10, 0, 0, 1]);
+
+const fn gid(address: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = address;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+fn path(source: [u8; 16], destination: [u8; 16]) -> Path {
+    Path::new(&PathSpec {
+        via: Egress::Nic { flow: 0 },
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source,
+        destination,
+        traffic_class: 0x20,
+        hop_limit: 64,
+        flow_label: 0,
+        roce: Roce::V2 { udp_source_port: 55_410 },
+    })
+    .expect("both are IPv4")
+}
+
+/// A datagram that `remote` sends to us.
+fn frame(remote: [u8; 16], number: u8) -> Vec<u8> {
+    let headers = Headers {
+        deth: Some(Deth { qkey: 0x8001_0000, source_qpn: Qpn::GSI }),
+        ..Headers::new(Bth::new(opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)))
+    };
+    let path = path(remote, US);
+    let mut bytes = vec![0; path.frame_bytes(&headers, MAD_BYTES)];
+    path.fill(&mut FrameMut::single(&mut bytes), &headers, MAD_BYTES, |piece| {
+        piece.fill(number);
+        Ok(())
+    })
+    .expect("filled");
+    bytes
+}
+
+fn mad(device: u32, number: u8) -> OutgoingMad {
+    OutgoingMad { device: DeviceId(device), path: path(US, gid([10, 0, 0, 2])), bytes: [number; MAD_BYTES] }
+}
+
+/// The second endpoint is not the one that QPN 1 would belong to as a place.
+#[test]
+fn a_datagram_stays_on_its_worker_and_names_its_device() {
+    let mut bench = Bench::new(&[(0, 0), (0, 1), (1, 1)], Policy::Yield, 8);
+    for endpoint in 0..3 {
+        let remote = gid([10, 0, 0, 10 + endpoint]);
+        bench.arriving[usize::from(endpoint)].push(frame(remote, endpoint)).expect("room");
+        assert!(bench.is_readable(20_000), "endpoint {endpoint}");
+        let expected = ReceivedMad {
+            device: DeviceId(u32::from(endpoint / 2)),
+            vlan: None,
+            local: US,
+            remote,
+            traffic_class: 0x20,
+            is_roce_v1: false,
+            bytes: [endpoint; MAD_BYTES],
+        };
+        assert_eq!(bench.drain(8), [expected]);
+        assert!(!bench.is_readable(0));
+    }
+    let (first, second) = (bench.snapshot(0), bench.snapshot(1));
+    assert_eq!((first.worker.mads_received, second.worker.mads_received), (1, 2));
+    assert_eq!((first.handoff.forwarded, second.handoff.forwarded), (0, 0));
+    bench.rig.stop();
+}
+
+#[test]
+fn a_flood_from_one_address_leaves_room_for_others() {
+    const FLOOD: u64 = 5000;
+    let mut bench = Bench::new(&[(0, 0), (0, 1)], Policy::Yield, 8);
+    for number in 0..FLOOD {
+        bench.arriving[0].push(frame(gid([10, 0, 0, 66]), number as u8)).expect("room");
+    }
+    let first = bench.wait_until_processed(0, FLOOD);
+    assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (64, 0));
+    assert_eq!(first.worker.mads_share_full, FLOOD - 64);
+    // Several, for one of 256 addresses has the share of the flood.
+    for host in 1..=8 {
+        bench.arriving[1].push(frame(gid([10, 0, 1, host]), host)).expect("room");
+    }
+    let second = bench.wait_until_processed(1, 8);
+    let taken = bench.drain(1024);
+    let others = taken.iter().filter(|mad| mad.remote[14] == 1).count() as u64;
+    assert!(others > 0 && others == second.worker.mads_received);
+    assert_eq!(taken.len() as u64, 64 + others);
+    bench.rig.stop();
+}
+
+/// More hosts than the queue has places.
+#[test]
+fn a_full_queue_is_counted_by_the_worker() {
+    let mut bench = Bench::new(&[(0, 0)], Policy::Yield, 8);
+    for host in 0..2000u16 {
+        let [high, low] = host.to_be_bytes();
+        bench.arriving[0].push(frame(gid([10, 1, high, low]), 0)).expect("room");
+    }
+    let worker = bench.wait_until_processed(0, 2000).worker;
+    assert_eq!(worker.mads_received, 1024);
+    assert_eq!(worker.mads_queue_full + worker.mads_share_full, 2000 - 1024);
+    assert!(worker.mads_queue_full > 500, "{worker:?}");
+    bench.rig.stop();
+}
+
+#[test]
+fn a_sleeping_worker_sends_a_datagram_by_the_queue_of_its_device() {
+    let bench = Bench::new(&[(0, 0), (1, 0)], Policy::Sleep { spin: Nanos(0) }, 8);
+    for (number, device) in [0, 1, 1, 0].into_iter().enumerate() {
+        std::thread::sleep(Duration::from_millis(5));
+        let posted = Instant::now();
+        bench.rig.workers.send_mad(WorkerId(0), mad(device, number as u8)).expect("room");
+        let sent = loop {
+            if let Some(sent) = bench.sent[device as usize].pop() {
+                break sent;
+            }
+            // Without a wake-up it would be the half second of the longest sleep.
+            assert!(posted.elapsed() < Duration::from_millis(400), "datagram {number} is late");
+            std::thread::yield_now();
+        };
+        let pieces = [&sent[..]];
+        let packet = parse(&pieces).expect("what we build parses");
+        packet.check_integrity().expect("what we build is whole");
+        assert_eq!((packet.bth.dest_qpn, packet.payload_len()), (Qpn::GSI, MAD_BYTES));
+        assert!(packet.payload().flatten().all(|byte| *byte == number as u8));
+    }
+    bench.rig.stop();
+}
+
+#[test]
+fn datagrams_without_room_or_device_are_dropped_and_counted() {
+    let mut bench = Bench::new(&[(0, 0)], Policy::Yield, 1);
+    bench.rig.workers.send_mad(WorkerId(0), mad(1, 0)).expect("room");
+    let counted = |bench: &mut Bench, count| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let worker = bench.snapshot(0).worker;
+            if worker.mads_sent + worker.mads_send_dropped >= count {
+                return (worker.mads_sent, worker.mads_send_dropped);
+            }
+            assert!(Instant::now() < deadline, "{worker:?}");
+        }
+    };
+    assert_eq!(counted(&mut bench, 1), (0, 1), "no such device");
+    // One frame finds room on the wire, 64 wait in the endpoint.
+    for number in 0..200 {
+        let mut waiting = Some(mad(0, number));
+        while let Some(mad) = waiting.take() {
+            waiting = bench.rig.workers.send_mad(WorkerId(0), mad).err();
+        }
+        counted(&mut bench, u64::from(number) + 2);
+    }
+    assert_eq!(counted(&mut bench, 201), (65, 136));
+    bench.rig.stop();
+}
