@@ -10,7 +10,7 @@ use crate::{
     OWN_IPV4, PEER_IPV4, PEER_IPV6, Settings,
     lab::{Host, Lab, SOON},
     program::{Ended, Program, both_ended_well, within},
-    programs::{built_library, compile_with},
+    programs::{built_library, compile_with, unpack_tests},
 };
 
 /// Time for a run of a program on a busy machine.
@@ -112,6 +112,21 @@ pub(crate) fn rstream(_: &Settings) -> Result<()> {
             ensure!(told.lines().any(|line| line.starts_with("custom")), "{options:?}: {told}");
         }
     }
+    Ok(())
+}
+
+/// rdma-core's own tests, both ends on one host: connections, datagrams, groups, READ and WRITE,
+/// refusal, synchronous mode, and a queue pair that the program makes itself.
+pub(crate) fn the_tests_of_pyverbs(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let tests = unpack_tests(folder.path())?;
+    let options = ["-v", "--dev", "roce0", "--port", "1", "--gid", "1", "tests.test_rdmacm"];
+    let words = [&["--files", "/usr/bin/python3", &tests], &options[..]].concat();
+    // It prints all on stderr.
+    let told = lab.run(Host::A, "roce-run", &words, LIMIT)?.errors;
+    ensure!(told.lines().filter(|line| line.ends_with("... ok")).count() >= 10, "{told}");
+    ensure!(told.trim_end().ends_with("OK"), "{told}");
     Ok(())
 }
 

@@ -291,7 +291,7 @@ pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
 }
 
 /// The tests lie compressed among the package's documents; the program to be run.
-fn unpack_tests(folder: &Path) -> Result<String> {
+pub(crate) fn unpack_tests(folder: &Path) -> Result<String> {
     let places = ["/usr/share/doc/rdma-core/tests", "/var/cache/roced-tests/usr/share/doc/rdma-core/tests"];
     let there = places.iter().find(|place| Path::new(place).exists());
     let there = there.with_context(|| format!("no tests of rdma-core in {places:?}: run scripts/setup"))?;
