@@ -133,9 +133,9 @@ struct Identifier {
     request: Option<Parameters>,
 }
 
-/// Numbers of an owner's identifiers.
+/// IdNumbers of an owner's identifiers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
+struct IdNumbers {
     last: u32,
     count: u32,
 }
@@ -155,7 +155,7 @@ pub struct Identifiers {
     manager: ConnectionManager,
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
-    numbers: BTreeMap<OwnerId, Numbers>,
+    numbers: BTreeMap<OwnerId, IdNumbers>,
     by_connection: BTreeMap<CommId, IdKey>,
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,

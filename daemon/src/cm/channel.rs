@@ -23,7 +23,7 @@ const UNREAD_MAX: usize = 1024;
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChannelState {
+pub(super) enum WriteState {
     /// All events are in the socket, or can never be received.
     Written,
     /// Some wait until the program has read others.
@@ -34,7 +34,7 @@ pub(super) enum ChannelState {
 type Sent = (IdKey, CmChannelEvent);
 
 #[derive(Debug)]
-pub(super) struct CmChannel {
+pub(super) struct EventChannel {
     pub(super) session: SessionId,
     socket: OwnedFd,
     /// Events wait for room in the socket.
@@ -44,7 +44,7 @@ pub(super) struct CmChannel {
     waiting: VecDeque<Sent>,
 }
 
-impl CmChannel {
+impl EventChannel {
     /// A channel, and the program's end.
     pub(super) fn new(session: SessionId) -> Result<(Self, OwnedFd), Errno> {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -65,14 +65,14 @@ impl CmChannel {
     }
 
     /// Writes as much as there is room for.
-    pub(super) fn write(&mut self) -> ChannelState {
+    pub(super) fn write(&mut self) -> WriteState {
         // An empty socket: all that was written has been taken.
         self.is_read();
         while let Some((_, event)) = self.waiting.front() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match send(self.socket.as_raw_fd(), event.as_bytes(), flags) {
                 Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return ChannelState::Full,
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return WriteState::Full,
                 Ok(_) => self.unread.extend(self.waiting.pop_front()),
                 // The program has closed its end.
                 Err(_) => self.waiting.clear(),
@@ -81,7 +81,7 @@ impl CmChannel {
                 self.unread.pop_front();
             }
         }
-        ChannelState::Written
+        WriteState::Written
     }
 
     /// The program has taken all written events.
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn an_identifier_takes_the_events_along_that_were_not_taken() {
-        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
         for sequence in 1..=6 {
             channel.push(key(sequence as u32 % 2), event(sequence as u32 % 2, sequence, 0));
         }
-        assert_eq!(channel.write(), ChannelState::Written);
+        assert_eq!(channel.write(), WriteState::Written);
         assert_eq!([take(&theirs), take(&theirs)], [Some(1), Some(2)]);
         channel.push(key(1), event(1, 7, 0));
         let moved: Vec<u64> = channel.take_events(key(1), 1).iter().map(|event| event.sequence).collect();
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn a_program_that_takes_nothing_fills_its_own_channel_alone() {
-        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
         let mut pushed = 0;
-        while channel.write() == ChannelState::Written {
+        while channel.write() == WriteState::Written {
             pushed += 1;
             channel.push(key(1), event(1, pushed, 0));
             assert!(pushed < 10_000, "a socket has an end");
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_destroyed_identifier_has_no_events_that_wait() {
-        let (mut channel, theirs) = CmChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
         channel.push(key(1), event(1, 1, 0));
         channel.push(key(2), event(2, 2, 0));
         channel.forget(key(1));

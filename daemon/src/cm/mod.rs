@@ -33,7 +33,7 @@ use tracing::debug;
 
 pub(crate) use self::calls::{CallRefused, Caller};
 use self::{
-    channel::{ChannelState, CmChannel},
+    channel::{EventChannel, WriteState},
     host::CmHost,
     mad_routes::MadRoutes,
 };
@@ -69,12 +69,12 @@ pub(crate) struct ConnectionService {
     ids: Identifiers,
     devices: Vec<CmDevice>,
     routes: MadRoutes,
-    channels: BTreeMap<u32, CmChannel>,
+    channels: BTreeMap<u32, EventChannel>,
     last_channel: u32,
     /// Sequence number of the last event, by session.
     sequences: BTreeMap<SessionId, u64>,
     /// User and privilege of each session with identifiers.
-    owners: BTreeMap<SessionId, Owner>,
+    owners: BTreeMap<SessionId, IdOwner>,
     /// Sessions that are gone, with identifiers that are left.
     ending: VecDeque<SessionId>,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
@@ -89,7 +89,7 @@ pub(crate) struct ConnectionService {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct IdOwner {
     uid: u32,
     is_privileged: bool,
 }
@@ -127,7 +127,7 @@ impl ConnectionService {
 
     /// A session opens the connection manager.
     pub(crate) fn open(&mut self, session: SessionId, uid: u32, is_privileged: bool) {
-        self.owners.insert(session, Owner { uid, is_privileged });
+        self.owners.insert(session, IdOwner { uid, is_privileged });
     }
 
     /// A session is gone: its channels at once, its identifiers by and by.
@@ -249,7 +249,7 @@ impl ConnectionService {
     /// Writes waiting events as far as there is room.
     pub(crate) fn write(&mut self, number: u32) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let wants_room = channel.write() == ChannelState::Full;
+        let wants_room = channel.write() == WriteState::Full;
         if wants_room != std::mem::replace(&mut channel.wants_room, wants_room) {
             self.changed.entry(number).or_insert(Interest { is_new: false, wants_room }).wants_room = wants_room;
         }
@@ -293,7 +293,7 @@ impl ConnectionService {
 
     /// Socket of a channel, to be watched for its end.
     pub(crate) fn channel_fd(&self, number: u32) -> Option<&OwnedFd> {
-        self.channels.get(&number).map(CmChannel::fd)
+        self.channels.get(&number).map(EventChannel::fd)
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
@@ -301,7 +301,7 @@ impl ConnectionService {
         if of_session >= CHANNELS_MAX {
             return Err(CallRefused::Errno(Errno::EMFILE as i32));
         }
-        let (channel, theirs) = CmChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
+        let (channel, theirs) = EventChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
         self.last_channel = self.last_channel.wrapping_add(1).max(1);
         self.channels.insert(self.last_channel, channel);
         self.changed.insert(self.last_channel, Interest { is_new: true, wants_room: false });

@@ -80,7 +80,7 @@ pub(crate) fn one_that_cannot_be_attached_to_is_tried_again(_: &Settings) -> Res
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
-/// An interface that is renamed keeps its device, whose reports have the new name; it is attached
+/// An interface that is renamed keeps its device. Reports have the new name, and it is attached
 /// again by that name.
 pub(crate) fn one_that_is_renamed_is_served_on(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--mtu", "1500"])?;

@@ -107,7 +107,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts one on an interface, eth7, that is not there.
+    /// Starts one with an interface, eth7, that is not there.
     fn start(lab: &Lab) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("notify");
