@@ -21,10 +21,14 @@ fn start(lab: &Lab, host: Host, program: &[&str]) -> Result<Program> {
     lab.start(host, "roce-run", program)
 }
 
-/// A server on b and its client on a; the client is started again for as long as no server listens.
-/// Returns the results of both.
+/// A server on b, and its client on a once the server has an identifier. The client is started
+/// again while the server does not listen yet. Returns the results of both.
 fn pair(lab: &Lab, server: &[&str], client: &[&str]) -> Result<(Ended, Ended)> {
+    let identifiers = || lab.counter(Host::B, "control", "cm_identifiers");
+    // Those of an earlier server go by and by.
+    ensure!(within(SOON, || Ok(identifiers()? == 0))?, "identifiers are left behind");
     let mut served = start(lab, Host::B, server)?;
+    ensure!(within(SOON, || Ok(identifiers()? > 0 || !served.runs()?))?, "{server:?} makes no identifier");
     let mut result = None;
     within(LIMIT, || {
         let ended = start(lab, Host::A, client)?.end(LIMIT)?;
