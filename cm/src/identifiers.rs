@@ -305,6 +305,16 @@ impl Identifiers {
         self.ids.len()
     }
 
+    /// Identifiers that listen.
+    pub fn listeners(&self) -> usize {
+        self.ids.values().filter(|id| id.state == IdState::Listening).count()
+    }
+
+    /// Memberships of multicast groups.
+    pub fn memberships(&self) -> usize {
+        self.memberships.len()
+    }
+
     /// Nothing is left of any program: no identifier, port or membership. Connections may remain
     /// for a while, until their peers know.
     pub fn is_empty(&self) -> bool {

@@ -66,6 +66,18 @@ pub struct CmConfig {
     pub connections_max: usize,
 }
 
+/// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet. More
+/// at once would be lost in the queues of both hosts, each at the cost of a repetition.
+const ASKED_MAX: usize = 64;
+
+/// Requests to a peer.
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    under_way: BTreeSet<CommId>,
+    /// In their order, each with the time that it may take.
+    waiting: VecDeque<(CommId, Duration)>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct CmListener {
     backlog: u32,
@@ -82,6 +94,8 @@ pub struct ConnectionManager {
     adapters: BTreeMap<DeviceId, CaGuid>,
     connections_max: usize,
     random: Generator,
+    /// Time of the last call that gave one.
+    now: Duration,
     connections: BTreeMap<CommId, CmConnection>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
@@ -89,6 +103,8 @@ pub struct ConnectionManager {
     by_question: BTreeMap<(PeerAddress, CommId), CommId>,
     /// Answered ones that are kept, oldest first.
     answered: VecDeque<CommId>,
+    /// Requests that are under way to a peer, and those that wait for their turn.
+    asked: BTreeMap<PeerAddress, Asked>,
     listeners: BTreeMap<ServiceId, CmListener>,
     timers: BTreeSet<(Duration, CommId)>,
     outbox: VecDeque<CmTransmit>,
@@ -103,11 +119,13 @@ impl ConnectionManager {
             adapters: BTreeMap::new(),
             connections_max: config.connections_max,
             random: Generator::new(config.seed),
+            now: Duration::ZERO,
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
             by_question: BTreeMap::new(),
             answered: VecDeque::new(),
+            asked: BTreeMap::new(),
             listeners: BTreeMap::new(),
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
@@ -164,6 +182,7 @@ impl ConnectionManager {
 
     /// Timers that have expired by `now`.
     pub fn on_timeout(&mut self, now: Duration) {
+        self.now = now;
         while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, id));
             let Some(connection) = self.connections.get_mut(&id) else { continue };
@@ -183,6 +202,7 @@ impl ConnectionManager {
             return self.give_up(id, now);
         };
         repeated.sent += 1;
+        let (peer, is_first) = (connection.peer, repeated.sent == 2);
         let next = (now + interval(connection.state, repeated.sent, random)).min(repeated.until);
         let (to, mad) = (connection.peer, repeated.mad);
         // The time that an MRA asked for is over.
@@ -194,6 +214,9 @@ impl ConnectionManager {
         self.counters.of_mut(mad.message.attribute()).repeated += 1;
         self.outbox.push_back(CmTransmit { to, mad });
         self.set_deadline(id, Some(next));
+        if is_first {
+            self.no_longer_asks(id, peer, now);
+        }
     }
 
     /// The peer has not answered.
@@ -297,6 +320,39 @@ impl ConnectionManager {
         self.set_deadline(id, Some(now + first));
     }
 
+    /// Sends a request as soon as not too many others are under way to its peer.
+    fn ask(&mut self, id: CommId, message: CmMessage, now: Duration, total: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let asked = self.asked.entry(connection.peer).or_default();
+        if asked.under_way.len() >= ASKED_MAX {
+            let mad = Mad { transaction: connection.transaction, modifier: 0, message };
+            connection.repeated = Some(Repeated { mad, sent: 0, until: now + total });
+            asked.waiting.push_back((id, total));
+            return;
+        }
+        asked.under_way.insert(id);
+        self.send_repeated(id, message, now, total);
+    }
+
+    /// A request is answered, repeated or given up: another one may be sent.
+    fn no_longer_asks(&mut self, id: CommId, peer: PeerAddress, now: Duration) {
+        let Some(asked) = self.asked.get_mut(&peer) else { return };
+        if !asked.under_way.remove(&id) {
+            return;
+        }
+        while let Some((next, total)) = asked.waiting.pop_front() {
+            // Those that were destroyed meanwhile are skipped.
+            let waits = self.connections.get(&next).and_then(|it| it.repeated.filter(|repeated| repeated.sent == 0));
+            if let Some(Repeated { mad, .. }) = waits {
+                asked.under_way.insert(next);
+                return self.send_repeated(next, mad.message, now, total);
+            }
+        }
+        if asked.under_way.is_empty() {
+            self.asked.remove(&peer);
+        }
+    }
+
     /// Refuses a connection by a message of ours about `message`.
     fn send_rej(&mut self, id: CommId, message: RejectedMessage, reason: u16) {
         let Some(connection) = self.connections.get(&id) else { return };
@@ -336,6 +392,7 @@ impl ConnectionManager {
         self.set_deadline(id, None);
         self.leave_backlog(id);
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.no_longer_asks(id, connection.peer, self.now);
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
         if self.by_question.get(&(peer, remote)) == Some(&id) {
             self.by_question.remove(&(peer, remote));

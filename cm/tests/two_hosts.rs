@@ -10,8 +10,8 @@ use std::{
 use roced_cm::{
     Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, PeerAddress,
     wire::{
-        AdditionalInfo, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej, RejectedMessage,
-        ServiceId, TransactionId, TransportService, reject_reason,
+        AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej,
+        RejectedMessage, ServiceId, TransactionId, TransportService, reject_reason,
     },
 };
 use roced_types::{DeviceId, Qpn};
@@ -89,6 +89,27 @@ fn address(host: usize) -> PeerAddress {
     PeerAddress { device: DeviceId(0), vlan: None, local: GIDS[host], remote: GIDS[1 - host] }
 }
 
+fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
+    Connect {
+        peer: address(0),
+        service_id,
+        service: TransportService::Rc,
+        qpn: Qpn::from_wire(qpn),
+        responder_resources: 1,
+        initiator_depth: 1,
+        flow_control: false,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: false,
+        pkey: 0xffff,
+        path_mtu: 3,
+        path: ConnectionPath::default(),
+        packet_life_time: 16,
+        ack_delay: 15,
+        private_data: [0; 92],
+    }
+}
+
 fn manager(host: u64, seed: u64, connections_max: usize) -> ConnectionManager {
     let mut manager = ConnectionManager::new(&CmConfig { seed, connections_max });
     manager.set_adapter(DeviceId(0), CaGuid(100 + host));
@@ -120,24 +141,7 @@ impl World {
     }
 
     fn connect(&mut self, service_id: ServiceId) -> CommId {
-        let wanted = Connect {
-            peer: address(0),
-            service_id,
-            service: TransportService::Rc,
-            qpn: self.qpn(),
-            responder_resources: 1,
-            initiator_depth: 1,
-            flow_control: false,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            srq: false,
-            pkey: 0xffff,
-            path_mtu: 3,
-            path: ConnectionPath::default(),
-            packet_life_time: 16,
-            ack_delay: 15,
-            private_data: [0; 92],
-        };
+        let wanted = wanted(service_id, self.qpn().get());
         let id = self.managers[0].connect(&wanted, self.now).expect("there is room");
         self.known[0].insert(id, Known::default());
         id
@@ -393,6 +397,38 @@ fn a_flood_of_requests_stops_at_the_backlog() {
     // Three at a time for up to 20 s each; the others wait, and some of them in vain.
     assert!(world.refused >= 10, "{}", world.refused);
     assert_eq!(world.refused + world.unreachable, 100, "each ends");
+    world.end();
+}
+
+#[test]
+fn many_connections_at_once_are_asked_for_in_turn() {
+    let mut world = World::new(14, Faults::default());
+    world.managers[1].listen(SERVICE, 1000).expect("free");
+    for _ in 0..500 {
+        world.connect(SERVICE);
+    }
+    world.settle();
+    assert_eq!(world.network.len(), 64, "more would be lost in queues");
+    world.run(Duration::from_millis(900));
+    assert_eq!(world.established, [500, 500]);
+    let repeated = world.managers[0].counters().of(Attribute::Req).repeated;
+    assert_eq!(repeated, 0, "an answer makes room for another");
+    world.end();
+}
+
+#[test]
+fn a_silent_listener_does_not_keep_others_waiting_for_long() {
+    let mut world = World::new(15, Faults::default());
+    world.managers[1].listen(SERVICE, 0).expect("free");
+    let silent: Vec<CommId> = (0..200).map(|_| world.connect(SERVICE)).collect();
+    // Those that are destroyed while they wait are never sent.
+    for id in &silent[100..] {
+        world.carry_out(0, *id, Plan::Destroy);
+    }
+    let last = world.managers[0].connect(&wanted(ServiceId::of(PortSpace::Tcp, 1), 9999), world.now).expect("room");
+    world.known[0].insert(last, Known::default());
+    world.run(Duration::from_millis(700));
+    assert_eq!(world.refused, 1, "the port has no listener");
     world.end();
 }
 

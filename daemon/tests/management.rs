@@ -212,8 +212,8 @@ fn a_flood_from_one_address_leaves_room_for_others() {
         bench.arriving[0].push(frame(gid([10, 0, 0, 66]), number as u8)).expect("room");
     }
     let first = bench.wait_until_processed(0, FLOOD);
-    assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (64, 0));
-    assert_eq!(first.worker.mads_share_full, FLOOD - 64);
+    assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (256, 0));
+    assert_eq!(first.worker.mads_share_full, FLOOD - 256);
     // Several, for one of 256 addresses has the share of the flood.
     for host in 1..=8 {
         bench.arriving[1].push(frame(gid([10, 0, 1, host]), host)).expect("room");
@@ -222,7 +222,7 @@ fn a_flood_from_one_address_leaves_room_for_others() {
     let taken = bench.drain(1024);
     let others = taken.iter().filter(|mad| mad.remote[14] == 1).count() as u64;
     assert!(others > 0 && others == second.worker.mads_received);
-    assert_eq!(taken.len() as u64, 64 + others);
+    assert_eq!(taken.len() as u64, 256 + others);
     bench.rig.stop();
 }
 

@@ -2,15 +2,16 @@
 //! daemon's, which took them from verbs.
 #![expect(unsafe_code, reason = "attributes in the program's memory")]
 
-use std::{ffi::c_int, mem};
+use std::{ffi::c_int, mem, ptr};
 
 use roced_client::{QpAttributes, attribute};
 
 use crate::{
     abi::{
-        attributes::{AhAttr, Gid8, GlobalRoute, QpAttr, QpInitAttr},
+        attributes::{AhAttr, Ece, Gid8, GlobalRoute, QpAttr, QpInitAttr},
         object::Qp as QpFace,
     },
+    absent,
     ah::hop_limit,
     errno::{self, Errno, Result},
     qp::{self, Qp},
@@ -167,6 +168,13 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
         alt_timeout: 0,
         rate_limit: u32::try_from(it.rate_limit_bytes_per_s / BYTES_PER_KILOBIT).unwrap_or(u32::MAX),
     }
+}
+
+/// `ibv_query_ece`: no vendor, no options, and no such function: librdmacm refuses an empty answer.
+pub(crate) unsafe extern "C" fn query_ece(_qp: *mut QpFace, ece: *mut Ece) -> c_int {
+    // SAFETY: the program gave room for it.
+    unsafe { ptr::write(ece, Ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    absent::unsupported()
 }
 
 /// `ibv_query_qp_data_in_order`: data of a message arrives in ascending order, its last byte last.

@@ -105,7 +105,8 @@ impl ConnectionManager {
         };
         // As long as Linux waits: 16 times the way there and back and the peer's time to answer.
         let once = 2 * time::of_exponent(wanted.packet_life_time) + time::of_exponent(time::RESPONSE_TIMEOUT);
-        self.send_repeated(id, CmMessage::Req(req), now, once * (1 + u32::from(time::RETRIES)));
+        self.now = now;
+        self.ask(id, CmMessage::Req(req), now, once * (1 + u32::from(time::RETRIES)));
         Ok(id)
     }
 

@@ -30,6 +30,7 @@ impl ConnectionManager {
     /// # Errors
     /// [`CmError::Unknown`].
     pub fn destroy(&mut self, id: CommId, now: Duration) -> Result<(), CmError> {
+        self.now = now;
         let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
         connection.is_orphan = true;
         let state = connection.state;

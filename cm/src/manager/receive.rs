@@ -16,6 +16,7 @@ use crate::{
 impl ConnectionManager {
     /// The payload of a datagram to queue pair 1.
     pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], now: Duration) {
+        self.now = now;
         match Mad::from_bytes(bytes) {
             Ok(mad) => self.on_mad(from, &mad, now),
             Err(_) => self.counters.discarded += 1,
@@ -137,6 +138,7 @@ impl ConnectionManager {
             repeated.until = repeated.until.max(until);
         }
         self.set_deadline(mra.remote, Some(until));
+        self.no_longer_asks(mra.remote, from, now);
     }
 
     fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
@@ -162,6 +164,7 @@ impl ConnectionManager {
         connection.remote_qpn = rep.qpn;
         connection.repeated = None;
         self.set_deadline(id, None);
+        self.no_longer_asks(id, from, now);
         self.index(id);
         self.tell(id, CmEvent::Accepted { id, rep: *rep });
     }

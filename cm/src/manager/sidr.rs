@@ -66,7 +66,8 @@ impl ConnectionManager {
             private_data: wanted.private_data,
         };
         let once = time::of_exponent(time::RESPONSE_TIMEOUT);
-        self.send_repeated(id, CmMessage::SidrReq(req), now, once * (1 + u32::from(time::RETRIES)));
+        self.now = now;
+        self.ask(id, CmMessage::SidrReq(req), now, once * (1 + u32::from(time::RETRIES)));
         Ok(id)
     }
 

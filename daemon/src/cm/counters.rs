@@ -29,6 +29,8 @@ impl ConnectionService {
         let counters = self.ids.counters();
         let mut named = vec![
             ("cm_identifiers", self.ids.len() as u64),
+            ("cm_listeners", self.ids.listeners() as u64),
+            ("cm_memberships", self.ids.memberships() as u64),
             ("cm_connections", self.ids.connections().len() as u64),
             ("cm_discarded", counters.discarded),
             ("cm_unknown", counters.unknown),

@@ -32,7 +32,7 @@ use roced_types::DeviceId;
 const RECEIVED: usize = 1024;
 
 /// Received datagrams of one share that wait at a time.
-const SHARE: u32 = 64;
+const SHARE: u32 = 256;
 
 /// Shares. Each address has one of them, chosen by a hash with a random key, so that a peer cannot
 /// pick addresses that share with another.

@@ -285,6 +285,11 @@ c_struct! {
         send_flags: u32,
         bind_info: MwBindInfo,
     }
+    Ece = "struct ibv_ece" {
+        vendor_id: u32,
+        options: u32,
+        comp_mask: u32,
+    }
     Grh = "struct ibv_grh" {
         version_tclass_flow: [u8; 4],
         paylen: [u8; 2],

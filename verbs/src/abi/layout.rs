@@ -34,6 +34,7 @@ const ALL: &[Layout] = &[
     ValuesEx::LAYOUT,
     MwBindInfo::LAYOUT,
     MwBind::LAYOUT,
+    Ece::LAYOUT,
     Pd::LAYOUT,
     Td::LAYOUT,
     Mr::LAYOUT,

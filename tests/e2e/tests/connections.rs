@@ -1,0 +1,300 @@
+//! Programs that connect by rdma_cm, with the distribution's own librdmacm: those of librdmacm,
+//! rsockets, perftest `-R`, and rdma-core's tests. Their kernel knows no RDMA.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{
+    OWN_IPV4, PEER_IPV4, PEER_IPV6, Settings,
+    lab::{Host, Lab, SOON},
+    program::{Ended, Program, within},
+    programs::{built_library, compile_with, unpack_tests},
+};
+
+/// How long a run of any of them may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Connections that an end of a program leaves are gone after the peer's answer, and TIMEWAIT.
+const GONE: Duration = Duration::from_secs(20);
+
+/// `words` over our library, on a host.
+fn start(lab: &Lab, host: Host, words: &[&str]) -> Result<Program> {
+    lab.start(host, "roce-run", words)
+}
+
+/// A server that listens.
+fn listening(lab: &Lab, host: Host, words: &[&str]) -> Result<Program> {
+    let listeners = || lab.counter(host, "control", "cm_listeners");
+    let before = listeners()?;
+    let mut server = start(lab, host, words)?;
+    let listens = || {
+        ensure!(server.runs()?, "{words:?} ended early");
+        Ok(listeners()? > before)
+    };
+    ensure!(within(SOON, listens)?, "{words:?}: does not listen");
+    Ok(server)
+}
+
+/// A server on b and its client on a, to their ends.
+fn pair(lab: &Lab, server: &[&str], client: &[&str]) -> Result<(Ended, Ended)> {
+    let server = listening(lab, Host::B, server)?;
+    let client = start(lab, Host::A, client)?.end(LIMIT).context("client")?;
+    Ok((client, server.end(LIMIT).context("server")?))
+}
+
+/// Both must end with exit code 0.
+fn both_succeed(lab: &Lab, server: &[&str], client: &[&str]) -> Result<(String, String)> {
+    let (client, server) = pair(lab, server, client)?;
+    Ok((client.success()?, server.success()?))
+}
+
+/// rping compares the data of each round. With `-q` it makes its queue pair itself.
+fn rping(lab: &Lab, address: &str, rounds: usize, own_qp: &[&str]) -> Result<()> {
+    let count = rounds.to_string();
+    let options = [&["-a", address, "-V", "-v", "-C", &count], own_qp].concat();
+    let (client, server) =
+        pair(lab, &[&["rping", "-s"], &options[..]].concat(), &[&["rping", "-c"], &options[..]].concat())?;
+    let lines = |ended: &Ended| ended.output.lines().filter(|line| line.contains("ping data: rdma-ping-")).count();
+    ensure!(
+        lines(&client) == rounds && lines(&server) == rounds && !client.errors.contains("mismatch"),
+        "rping {options:?}: {}{}",
+        client.output,
+        client.errors
+    );
+    Ok(())
+}
+
+/// Identifiers, connections and queue pairs of both hosts.
+fn left(lab: &Lab) -> Result<u64> {
+    let mut sum = 0;
+    for host in [Host::A, Host::B] {
+        sum += lab.counter(host, "control", "cm_identifiers")? + lab.counter(host, "control", "cm_connections")?;
+        sum += lab.ctl(host, "qps")?["qps"].as_array().map_or(0, Vec::len) as u64;
+    }
+    Ok(sum)
+}
+
+fn nothing_is_left(lab: &Lab) -> Result<()> {
+    let mut last = 0;
+    let is_gone = || {
+        last = left(lab)?;
+        Ok(last == 0)
+    };
+    ensure!(within(GONE, is_gone)?, "{last} identifiers, connections and queue pairs are left");
+    Ok(())
+}
+
+/// librdmacm by `dlopen`, locally and globally, lazily and at once, closed and opened again; with
+/// the library preloaded, found by the search path, and with both halves of the commands.
+pub(crate) fn librdmacm_opened_in_each_way(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile_with("tests/e2e/connection_manager.c", folder.path(), &["-pthread"])?;
+    symlink(built_library(&lab)?, folder.path().join("libibverbs.so.1"))?;
+    let path = format!("LD_LIBRARY_PATH={}", folder.path().display());
+    for way in [&["roce-run"][..], &["env", &path], &["env", "ROCED_CM_AF_IB=0", "roce-run"]] {
+        let words = [way, &[&program, OWN_IPV4]].concat();
+        let told = lab.run(Host::A, words[0], &words[1..], LIMIT)?.success()?;
+        ensure!(told.contains("all as by the kernel"), "{way:?}: {told}");
+    }
+    nothing_is_left(&lab)
+}
+
+/// Reliable connections of each program, by IPv4 and IPv6.
+pub(crate) fn programs_of_librdmacm(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let rounds = if settings.full { 1000 } else { 20 };
+    for address in [PEER_IPV4, PEER_IPV6] {
+        rping(&lab, address, rounds, &[])?;
+        rping(&lab, address, rounds, &["-q"])?;
+    }
+    for connections in ["1", "100"] {
+        let told = both_succeed(
+            &lab,
+            &["ucmatose", "-b", PEER_IPV4, "-c", connections],
+            &["ucmatose", "-s", PEER_IPV4, "-c", connections],
+        )?;
+        ensure!(told.0.contains("return status 0") && told.1.contains("return status 0"), "{told:?}");
+    }
+    both_succeed(&lab, &["ucmatose", "-b", PEER_IPV4, "-m"], &["ucmatose", "-s", PEER_IPV4, "-m"])
+        .context("migrated identifiers")?;
+    both_succeed(&lab, &["rdma_server"], &["rdma_client", "-s", PEER_IPV4])?;
+    nothing_is_left(&lab)
+}
+
+/// Sockets over RDMA: streams, and a file that is copied.
+pub(crate) fn programs_of_rsockets(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    for program in ["rstream", "riostream"] {
+        let options = ["-S", "65536", "-I", "50", "-v"];
+        both_succeed(
+            &lab,
+            &[&[program, "-b", PEER_IPV4], &options[..]].concat(),
+            &[&[program, "-s", PEER_IPV4], &options[..]].concat(),
+        )?;
+    }
+    let folder = tempfile::tempdir()?;
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+    let bytes: Vec<u8> =
+        (0..3_000_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(&from, &bytes)?;
+    let server = listening(&lab, Host::B, &["rcopy"])?;
+    let target = format!("{PEER_IPV4}:{}", to.display());
+    start(&lab, Host::A, &["rcopy", &from.display().to_string(), &target])?.end(LIMIT)?.success()?;
+    let is_copied = || Ok(fs::read(&to).is_ok_and(|copied| copied == bytes));
+    ensure!(within(SOON, is_copied)?, "the copy differs");
+    // It serves without end.
+    server.signal(Signal::SIGKILL)?;
+    server.end(SOON)?;
+    nothing_is_left(&lab)
+}
+
+/// perftest connects by rdma_cm with `-R`.
+pub(crate) fn perftest(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    for words in [
+        &["ib_write_bw", "-R", "-n", "500"][..],
+        &["ib_read_lat", "-R", "-n", "100"],
+        &["ib_send_bw", "-R", "-n", "500", "-q", "4"],
+        &["ib_send_lat", "-R", "-n", "100", "-c", "UD"],
+    ] {
+        both_succeed(&lab, words, &[words, &[PEER_IPV4]].concat()).with_context(|| format!("{words:?}"))?;
+    }
+    nothing_is_left(&lab)
+}
+
+/// Datagram services, and multicast groups that programs join by rdma_cm.
+pub(crate) fn datagrams_and_groups(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    for address in [PEER_IPV4, PEER_IPV6] {
+        both_succeed(&lab, &["udaddy", "-b", address], &["udaddy", "-s", address])?;
+    }
+    // It sends once and waits for nothing: the receiver must have joined.
+    let group = ["-m", "239.9.8.7", "-C", "10"];
+    let joined = |lab: &Lab| lab.counter(Host::B, "control", "cm_memberships");
+    for sender in [&["-s"][..], &["-s", "-o"]] {
+        let receiver = start(&lab, Host::B, &[&["mckey", "-b", PEER_IPV4], &group[..]].concat())?;
+        ensure!(within(SOON, || Ok(joined(&lab)? == 1))?, "mckey does not join");
+        let words = [&["mckey", "-b", OWN_IPV4], &group[..], sender].concat();
+        start(&lab, Host::A, &words)?.end(LIMIT)?.success()?;
+        receiver.end(LIMIT)?.success()?;
+    }
+    nothing_is_left(&lab)
+}
+
+/// All tests of rdma-core for librdmacm.
+pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let tests = unpack_tests(folder.path())?;
+    let words = ["--files", "/usr/bin/python3", &tests, "-v", "--dev", "roce0", "--port", "1", "--gid", "1"];
+    let ended = start(&lab, Host::A, &[&words[..], &["tests.test_rdmacm"]].concat())?.end(Duration::from_secs(180))?;
+    // It prints all on stderr.
+    let passed = ended.errors.lines().filter(|line| line.ends_with("... ok")).count();
+    ensure!(passed >= 10 && ended.errors.contains("\nOK"), "{passed} of 10\n{}", ended.errors);
+    Ok(())
+}
+
+/// Programs of one host connect to each other.
+pub(crate) fn a_host_with_itself(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--devices", "2"])?;
+    for own in [OWN_IPV4, "fd00:10::1", "10.11.0.1"] {
+        let server = listening(&lab, Host::A, &["ucmatose", "-b", own, "-c", "10"])?;
+        start(&lab, Host::A, &["ucmatose", "-s", own, "-c", "10"])?.end(LIMIT)?.success()?;
+        server.end(LIMIT)?.success()?;
+    }
+    nothing_is_left(&lab)
+}
+
+/// Refusals are told with their reason.
+pub(crate) fn a_port_without_a_listener(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let begin = Instant::now();
+    let told = start(&lab, Host::A, &["ucmatose", "-s", PEER_IPV4])?.end(LIMIT)?;
+    ensure!(told.output.contains("RDMA_CM_EVENT_REJECTED, error: 8"), "{}{}", told.output, told.errors);
+    ensure!(begin.elapsed() < Duration::from_secs(10), "refused at once, not after {:?}", begin.elapsed());
+    let told = start(&lab, Host::A, &["udaddy", "-s", PEER_IPV4])?.end(LIMIT)?;
+    ensure!(told.output.contains("RDMA_CM_EVENT_UNREACHABLE, error: 1"), "{}{}", told.output, told.errors);
+    let told = start(&lab, Host::A, &["ucmatose", "-s", "192.0.2.1"])?.end(LIMIT)?;
+    ensure!(told.errors.contains("Network is unreachable"), "{}{}", told.output, told.errors);
+    nothing_is_left(&lab)
+}
+
+/// A peer hears of the end of the other program, and of the other daemon.
+pub(crate) fn a_killed_program_and_a_killed_daemon(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let endless = |lab: &Lab| -> Result<(Program, Program)> {
+        let server = listening(lab, Host::B, &["rping", "-s", "-a", PEER_IPV4])?;
+        let mut client = start(lab, Host::A, &["rping", "-c", "-a", PEER_IPV4, "-v"])?;
+        client.line(SOON)?;
+        Ok((server, client))
+    };
+    let (server, client) = endless(&lab)?;
+    server.signal(Signal::SIGKILL)?;
+    server.end(SOON)?;
+    client.end(GONE).context("the client is not told that its peer is gone")?;
+    nothing_is_left(&lab)?;
+    let (server, client) = endless(&lab)?;
+    lab.run(Host::A, "kill", &["-KILL", &lab.daemon(Host::B)?.to_string()], SOON)?.success()?;
+    server.end(GONE).context("the server is not told that the daemon is gone")?;
+    // Its work fails after its retries.
+    client.end(LIMIT).context("the client is not told that its peer is gone")?;
+    Ok(())
+}
+
+/// Clients killed at any moment of connecting and disconnecting leave nothing.
+pub(crate) fn killed_programs_leave_nothing(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let kills = if settings.full { 1000 } else { 25 };
+    let server = listening(&lab, Host::B, &["rping", "-s", "-P", "-a", PEER_IPV4])?;
+    let begin = [Host::A, Host::B].map(|host| lab.daemon(host).and_then(descriptors));
+    for kill in 0..kills {
+        let client = start(&lab, Host::A, &["rping", "-c", "-a", PEER_IPV4, "-C", "50"])?;
+        // From before its first call to after its last.
+        std::thread::sleep(Duration::from_millis(kill * 7 % 60));
+        client.signal(Signal::SIGKILL)?;
+        client.end(SOON)?;
+    }
+    server.signal(Signal::SIGKILL)?;
+    server.end(SOON)?;
+    nothing_is_left(&lab)?;
+    let end = [Host::A, Host::B].map(|host| lab.daemon(host).and_then(descriptors));
+    for (begin, end) in begin.into_iter().zip(end) {
+        let (begin, end) = (begin?, end?);
+        ensure!(end <= begin, "{begin} descriptors of a daemon have become {end}");
+    }
+    Ok(())
+}
+
+/// Open descriptors of a process.
+fn descriptors(pid: i32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+/// The end of the daemon is the removal of the device, and not a hang.
+pub(crate) fn a_dead_daemon_removes_the_device(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let server = listening(&lab, Host::B, &["rping", "-s", "-P", "-d", "-a", PEER_IPV4])?;
+    start(&lab, Host::A, &["rping", "-c", "-C", "1", "-a", PEER_IPV4])?.end(LIMIT)?.success()?;
+    lab.stop_daemon(Host::B, Signal::SIGKILL)?;
+    let told = server.end(SOON)?;
+    let whole = told.output + &told.errors;
+    ensure!(whole.contains("DEVICE_REMOVAL"), "{whole}");
+    Ok(())
+}
+
+/// One frame in twenty is lost: connections are made all the same.
+pub(crate) fn lost_datagrams(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.fault(&["--drop", "0.05"])?;
+    both_succeed(&lab, &["ucmatose", "-b", PEER_IPV4, "-c", "20"], &["ucmatose", "-s", PEER_IPV4, "-c", "20"])?;
+    let faults = lab.faults()?;
+    ensure!(faults.values().any(|count| *count > 0), "no frame was lost: {faults:?}");
+    lab.fault(&["off"])?;
+    nothing_is_left(&lab)
+}
