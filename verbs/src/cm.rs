@@ -29,5 +29,6 @@ mod slots;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unending;
 
 pub(crate) use slots::redirect;

@@ -7,7 +7,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, Shutdown, recv, shutdown},
+    sys::socket::{MsgFlags, recv},
 };
 use roced_abi::control::{CmAddress, CmChannelEvent, DestroyCmChannel, Handle};
 use zerocopy::{FromZeros, IntoBytes};
@@ -96,13 +96,6 @@ impl CmChannel {
             Ok(_) | Err(Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(Error::Kernel { call: "recv", errno }),
         }
-    }
-
-    /// Wakes threads that wait on the channel, and tells the daemon that it ends; also if
-    /// duplicates of the descriptor stay open.
-    pub fn shut_down(&self) {
-        // Fails only for a socket that is shut down already.
-        let _ = self.socket.as_ref().map(|socket| shutdown(socket.as_raw_fd(), Shutdown::Both));
     }
 
     /// Ends the channel without closing its descriptor, which the program has closed already: the

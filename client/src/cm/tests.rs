@@ -477,18 +477,6 @@ fn after_the_end_of_the_daemon_each_bound_identifier_loses_its_device_once() {
 }
 
 #[test]
-fn a_channel_that_is_shut_down_wakes_its_receivers() {
-    let daemon = FakeDaemon::start();
-    let channel = daemon.channel();
-    thread::scope(|scope| {
-        let receiver = scope.spawn(|| channel.receive());
-        thread::sleep(Duration::from_millis(20));
-        channel.shut_down();
-        assert!(receiver.join().expect("it ended well").is_err());
-    });
-}
-
-#[test]
 fn an_abandoned_channel_leaves_its_descriptor_open() {
     let daemon = FakeDaemon::start();
     let channel = daemon.channel();

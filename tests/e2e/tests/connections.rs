@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,7 @@ use crate::{
     OWN_IPV4, PEER_IPV4, PEER_IPV6, Settings,
     lab::{Host, Lab, SOON},
     program::{Ended, Program, within},
-    programs::unpack_tests,
+    programs::{built_library, compile_with, unpack_tests},
 };
 
 /// How long a run of any of them may take on a busy machine.
@@ -52,18 +53,16 @@ fn both_succeed(lab: &Lab, server: &[&str], client: &[&str]) -> Result<(String, 
     Ok((client.success()?, server.success()?))
 }
 
-/// rping compares the data of each round, and never ends with exit code 0.
-fn rping(lab: &Lab, address: &str, rounds: usize) -> Result<()> {
+/// rping compares the data of each round. With `-q` it makes its queue pair itself.
+fn rping(lab: &Lab, address: &str, rounds: usize, own_qp: &[&str]) -> Result<()> {
     let count = rounds.to_string();
-    let (client, server) = pair(
-        lab,
-        &["rping", "-s", "-a", address, "-V", "-v", "-C", &count],
-        &["rping", "-c", "-a", address, "-V", "-v", "-C", &count],
-    )?;
+    let options = [&["-a", address, "-V", "-v", "-C", &count], own_qp].concat();
+    let (client, server) =
+        pair(lab, &[&["rping", "-s"], &options[..]].concat(), &[&["rping", "-c"], &options[..]].concat())?;
     let lines = |ended: &Ended| ended.output.lines().filter(|line| line.contains("ping data: rdma-ping-")).count();
     ensure!(
         lines(&client) == rounds && lines(&server) == rounds && !client.errors.contains("mismatch"),
-        "rping {address}: {}{}",
+        "rping {options:?}: {}{}",
         client.output,
         client.errors
     );
@@ -90,12 +89,29 @@ fn nothing_is_left(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// librdmacm by `dlopen`, locally and globally, lazily and at once, closed and opened again; with
+/// the library preloaded, found by the search path, and with both halves of the commands.
+pub(crate) fn librdmacm_opened_in_each_way(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile_with("tests/e2e/connection_manager.c", folder.path(), &["-pthread"])?;
+    symlink(built_library(&lab)?, folder.path().join("libibverbs.so.1"))?;
+    let path = format!("LD_LIBRARY_PATH={}", folder.path().display());
+    for way in [&["roce-run"][..], &["env", &path], &["env", "ROCED_CM_AF_IB=0", "roce-run"]] {
+        let words = [way, &[&program, OWN_IPV4]].concat();
+        let told = lab.run(Host::A, words[0], &words[1..], LIMIT)?.success()?;
+        ensure!(told.contains("all as by the kernel"), "{way:?}: {told}");
+    }
+    nothing_is_left(&lab)
+}
+
 /// Reliable connections of each program, by IPv4 and IPv6.
 pub(crate) fn programs_of_librdmacm(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let rounds = if settings.full { 1000 } else { 20 };
     for address in [PEER_IPV4, PEER_IPV6] {
-        rping(&lab, address, rounds)?;
+        rping(&lab, address, rounds, &[])?;
+        rping(&lab, address, rounds, &["-q"])?;
     }
     for connections in ["1", "100"] {
         let told = both_succeed(
@@ -258,6 +274,18 @@ pub(crate) fn killed_programs_leave_nothing(settings: &Settings) -> Result<()> {
 /// Open descriptors of a process.
 fn descriptors(pid: i32) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+/// The end of the daemon is the removal of the device, and not a hang.
+pub(crate) fn a_dead_daemon_removes_the_device(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let server = listening(&lab, Host::B, &["rping", "-s", "-P", "-d", "-a", PEER_IPV4])?;
+    start(&lab, Host::A, &["rping", "-c", "-C", "1", "-a", PEER_IPV4])?.end(LIMIT)?.success()?;
+    lab.stop_daemon(Host::B, Signal::SIGKILL)?;
+    let told = server.end(SOON)?;
+    let whole = told.output + &told.errors;
+    ensure!(whole.contains("DEVICE_REMOVAL"), "{whole}");
+    Ok(())
 }
 
 /// One frame in twenty is lost: connections are made all the same.

@@ -91,7 +91,7 @@ pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
 }
 
 /// The library that `roce-run` takes.
-fn built_library(lab: &Lab) -> Result<PathBuf> {
+pub(crate) fn built_library(lab: &Lab) -> Result<PathBuf> {
     let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
     Ok(Path::new(which.trim()).parent().context("a folder")?.join("libibverbs.so"))
 }
@@ -348,7 +348,7 @@ fn compile_without_libraries(source: &str, folder: &Path) -> Result<String> {
     compile_with(source, folder, &[])
 }
 
-fn compile_with(source: &str, folder: &Path, libraries: &[&str]) -> Result<String> {
+pub(crate) fn compile_with(source: &str, folder: &Path, libraries: &[&str]) -> Result<String> {
     let source = repository().join(source);
     let program = folder.join(source.file_stem().context("a file")?).display().to_string();
     let mut compiler = Command::new("cc");

@@ -14,7 +14,8 @@ use crate::{
 };
 
 /// Names that their module makes clear, and pairs that are one idea on two sides of an interface.
-const IDIOMATIC: [&str; 14] = [
+const IDIOMATIC: [&str; 15] = [
+    "CmChannel",        // both ends of an event channel of the connection manager
     "Command",          // of a command line, and of the control thread to a worker
     "Context",          // of a queue pair's roles, and the verbs object
     "Device",           // the client's, and the verbs object

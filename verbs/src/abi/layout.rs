@@ -81,7 +81,6 @@ const ALL: &[Layout] = &[
     UcmQueryPathAnswer::LAYOUT,
     UcmConnParam::LAYOUT,
     UcmUdParam::LAYOUT,
-    UcmEce::LAYOUT,
     UcmConnect::LAYOUT,
     UcmListen::LAYOUT,
     UcmAccept::LAYOUT,

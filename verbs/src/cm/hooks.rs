@@ -16,6 +16,7 @@ use super::{
     command,
     event::Executed,
     table::{self, DEVICE, Found},
+    unending,
 };
 use crate::errno::{self, Errno};
 
@@ -155,38 +156,57 @@ unsafe fn show_device(result: c_int, fd: c_int, into: *mut Stat) -> c_int {
 }
 
 unsafe fn write_any(next: Write, fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
-    let mut is_first = true;
+    let mut channel = None;
     loop {
         // SAFETY: the caller's buffer has `length` bytes.
-        match unsafe { attempt(fd, from, length) } {
+        match (unsafe { attempt(fd, from, length, channel) }, channel) {
             // SAFETY: the arguments are those of the caller.
-            None if is_first => return unsafe { next(fd, from, length) },
-            // Closed by another thread.
-            None => return failed(Errno(libc::EBADF)),
-            Some(Ok(Executed::Done)) => return length.cast_signed(),
-            Some(Ok(Executed::Empty)) => {}
-            Some(Err(error)) => return failed(error),
+            (None, None) => return unsafe { next(fd, from, length) },
+            // Another thread has closed it. A read of a device goes on in this case, and programs
+            // count on that: it ends with the process.
+            (None, Some(_)) => return failed(unending::wait()),
+            (Some(Ok(Attempted::Done)), _) => return length.cast_signed(),
+            (Some(Ok(Attempted::Empty(serial))), _) => channel = Some(serial),
+            (Some(Err(error)), _) => return failed(error),
         }
-        is_first = false;
         // The thread may be canceled here: it holds nothing.
         // SAFETY: the number named a channel a moment ago; the kernel refuses one that was closed.
-        if let Err(error) = command::wait_for_event(unsafe { BorrowedFd::borrow_raw(fd) }) {
-            return failed(error);
+        match command::wait_for_event(unsafe { BorrowedFd::borrow_raw(fd) }) {
+            Ok(()) | Err(Errno(libc::EBADF)) => {}
+            Err(error) => return failed(error),
         }
     }
 }
 
-/// Executes the command if the descriptor is a channel.
-unsafe fn attempt(fd: c_int, from: *const c_void, length: size_t) -> Option<errno::Result<Executed>> {
+/// Result of a command.
+enum Attempted {
+    Done,
+    /// No event waits on the channel of this serial number.
+    Empty(u64),
+}
+
+/// Executes the command if the descriptor is a channel; after the first attempt, if it still is the
+/// same.
+unsafe fn attempt(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    channel: Option<u64>,
+) -> Option<errno::Result<Attempted>> {
     let _whole = NoCancellation::new();
     match table::find(fd) {
         Found::Other => None,
         Found::OfParent => Some(Err(Errno(libc::ENODEV))),
-        Found::Channel(channel) => {
+        Found::Channel(found) if channel.is_some_and(|serial| serial != found.serial) => None,
+        Found::Channel(found) => {
             // SAFETY: the caller vouches for the buffer; it changes only if the program breaks its
             // own contract with librdmacm.
             let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), length) };
-            Some(command::execute(&channel, bytes))
+            let executed = command::execute(&found, bytes);
+            Some(executed.map(|executed| match executed {
+                Executed::Done => Attempted::Done,
+                Executed::Empty => Attempted::Empty(found.serial),
+            }))
         }
     }
 }

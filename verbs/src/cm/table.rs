@@ -7,7 +7,10 @@ use std::{
     ffi::{CStr, c_int},
     fs, mem,
     os::fd::{AsFd as _, AsRawFd as _},
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use libc::dev_t;
@@ -25,12 +28,15 @@ pub(super) const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 /// A channel of this process, which the device file stands for.
 pub(super) struct DeviceChannel {
     pub(super) channel: CmChannel,
+    /// Tells it from other channels of this process, of the same descriptor as well.
+    pub(super) serial: u64,
     own_ids: Mutex<OwnIds>,
 }
 
 impl DeviceChannel {
     pub(super) fn new(channel: CmChannel) -> Self {
-        Self { channel, own_ids: Mutex::default() }
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        Self { channel, serial: SERIAL.fetch_add(1, Ordering::Relaxed), own_ids: Mutex::default() }
     }
 
     /// Identifiers that the daemon does not know.
@@ -126,8 +132,7 @@ pub(super) fn close(fd: c_int) -> bool {
     }
     drop(locked);
     let Some(channel) = descriptor.channel else { return false };
-    channel.channel.shut_down();
-    // Its end destroys the identifiers, and closes the descriptor.
+    // Its end tells the daemon, which destroys the identifiers, and closes the descriptor.
     drop(channel);
     true
 }
