@@ -6,7 +6,7 @@ use roced_types::{DeviceId, Qpn};
 
 use crate::{
     time,
-    wire::{CaGuid, CommId, Mad, Req, TransactionId},
+    wire::{CaGuid, CommId, Mad, Req, ServiceId, TransactionId},
 };
 
 /// Addresses of a datagram. Answers go back along them; a message of another peer than a
@@ -61,13 +61,22 @@ pub(crate) struct Repeated {
     pub(crate) until: Duration,
 }
 
+/// A listener: another one may have its service ID later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerRef {
+    pub(crate) service_id: ServiceId,
+    pub(crate) generation: u64,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct CmConnection {
     pub(crate) state: CmState,
     pub(crate) peer: PeerAddress,
     pub(crate) transaction: TransactionId,
     /// Of the listener, for its backlog: passive connections that the program has not seen to.
-    pub(crate) listener: Option<u64>,
+    pub(crate) listener: Option<ListenerRef>,
+    /// The service that was asked for.
+    pub(crate) service_id: ServiceId,
     /// The program is gone: no events, and the connection ends with the last message.
     pub(crate) is_orphan: bool,
     /// 0 before the peer has told it.
@@ -96,6 +105,7 @@ impl CmConnection {
             peer,
             transaction: TransactionId(0),
             listener: None,
+            service_id: ServiceId(0),
             is_orphan: false,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -117,7 +127,8 @@ impl CmConnection {
             state: CmState::ReqReceived,
             peer,
             transaction,
-            listener: Some(req.service_id.0),
+            listener: None,
+            service_id: req.service_id,
             is_orphan: false,
             remote: req.local,
             remote_ca: req.local_ca,

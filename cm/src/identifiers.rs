@@ -61,7 +61,7 @@ impl IdKey {
     const NONE: Self = Self { owner: OwnerId(0), number: 0 };
 }
 
-/// IdService of an identifier's queue pair.
+/// Service of an identifier's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdService {
     /// Reliable connection.
@@ -129,6 +129,8 @@ struct Identifier {
     backlog: u32,
     /// Of a listener: requests that its program may not have taken.
     waiting: u32,
+    /// Numbers of its memberships of multicast groups.
+    memberships: BTreeSet<u32>,
     /// Of an identifier that a request made: the depths of the request, as this end uses them.
     request: Option<Parameters>,
 }
@@ -174,7 +176,7 @@ pub struct IdRoute {
     pub destination: Option<SocketAddr>,
     /// Local address on its device.
     pub device: Option<DeviceAddress>,
-    /// IdPath, if it is known.
+    /// Path, if it is known.
     pub path: Option<IdPath>,
 }
 
@@ -233,7 +235,17 @@ impl Identifiers {
 
     fn insert(&mut self, key: IdKey, id: Identifier) {
         self.ids.insert(key, id);
+        self.count(key);
+    }
+
+    fn count(&mut self, key: IdKey) {
         self.numbers.entry(key.owner).or_default().count += 1;
+    }
+
+    fn uncount(&mut self, key: IdKey) {
+        if let Some(numbers) = self.numbers.get_mut(&key.owner) {
+            numbers.count -= 1;
+        }
     }
 
     /// A number that was not in use for long.
@@ -266,17 +278,14 @@ impl Identifiers {
             let _ = self.manager.destroy(connection, now);
         }
         self.events.retain(|event| event.key != key && event.owner != key);
-        let memberships = self.memberships.iter().filter(|(_, membership)| membership.id == key);
-        for membership in memberships.map(|(key, _)| *key).collect::<VecDeque<_>>() {
-            self.leave(membership, host)?;
+        while let Some(number) = self.ids.get(&key).and_then(|id| id.memberships.first().copied()) {
+            self.leave(IdKey { number, ..key }, host)?;
         }
-        let is_listener = self.ids.remove(&key).is_some_and(|id| id.state == IdState::Listening);
-        if let Some(numbers) = self.numbers.get_mut(&key.owner) {
-            numbers.count -= 1;
+        let gone = self.ids.remove(&key);
+        if let Some(Identifier { state: IdState::Listening, port_space, source: Some(source), .. }) = gone {
+            self.unlisten_unused(port_space, source.port());
         }
-        if is_listener {
-            self.unlisten_unused();
-        }
+        self.uncount(key);
         untold.into_iter().try_for_each(|id| self.destroy(id, host, now))
     }
 
@@ -299,7 +308,7 @@ impl Identifiers {
         self.ids.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX })
     }
 
-    /// Identifiers of an owner.
+    /// Identifiers and memberships of an owner.
     pub fn count_of(&self, owner: OwnerId) -> u32 {
         self.numbers.get(&owner).map_or(0, |numbers| numbers.count)
     }
@@ -312,6 +321,16 @@ impl Identifiers {
     /// Identifiers that listen.
     pub fn listeners(&self) -> usize {
         self.ids.values().filter(|id| id.state == IdState::Listening).count()
+    }
+
+    /// Memberships of an owner.
+    pub fn memberships_of(&self, owner: OwnerId) -> usize {
+        self.memberships.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX }).count()
+    }
+
+    /// Whether a number is that of a membership of a multicast group.
+    pub fn is_member(&self, key: IdKey) -> bool {
+        self.memberships.contains_key(&key)
     }
 
     /// Memberships of multicast groups.
@@ -472,6 +491,7 @@ impl Identifier {
             connection: None,
             backlog: 0,
             waiting: 0,
+            memberships: BTreeSet::new(),
             request: None,
         }
     }
@@ -498,7 +518,9 @@ impl Identifier {
             is_family_only: address.is_ipv4() || self.options.is_family_only.unwrap_or(is_ipv6_only),
             may_share: self.options.may_share_port,
             listens: false,
+            is_chosen: false,
             chosen_for: None,
+            account: 0,
         }
     }
 }

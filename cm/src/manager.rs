@@ -21,7 +21,7 @@ pub use self::{
     sidr::{FindService, ServiceAnswer},
 };
 use crate::{
-    connection::{CmConnection, CmState, PeerAddress, Repeated},
+    connection::{CmConnection, CmState, ListenerRef, PeerAddress, Repeated},
     counters::CmCounters,
     event::CmEvent,
     random::Generator,
@@ -80,6 +80,7 @@ struct PeerRequests {
 
 #[derive(Clone, Copy, Debug)]
 struct CmListener {
+    generation: u64,
     backlog: u32,
     waiting: u32,
 }
@@ -106,6 +107,7 @@ pub struct ConnectionManager {
     /// Requests that are under way to a peer, and those that wait for their turn.
     asked: BTreeMap<PeerAddress, PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
+    last_generation: u64,
     timers: BTreeSet<(Duration, CommId)>,
     outbox: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
@@ -127,6 +129,7 @@ impl ConnectionManager {
             answered: VecDeque::new(),
             asked: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            last_generation: 0,
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -364,6 +367,16 @@ impl ConnectionManager {
         }
     }
 
+    /// A request waits for the program of its listener.
+    fn enter_backlog(&mut self, id: CommId, service_id: ServiceId) {
+        let Some(listener) = self.listeners.get_mut(&service_id) else { return };
+        listener.waiting += 1;
+        let generation = listener.generation;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.listener = Some(ListenerRef { service_id, generation });
+        }
+    }
+
     /// Refuses a connection by a message of ours about `message`.
     fn send_rej(&mut self, id: CommId, message: RejectedMessage, reason: u16) {
         let Some(connection) = self.connections.get(&id) else { return };
@@ -419,9 +432,9 @@ impl ConnectionManager {
     /// A new connection has been seen to: its listener has room for another.
     fn leave_backlog(&mut self, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(service) = connection.listener.take() else { return };
-        if let Some(listener) = self.listeners.get_mut(&ServiceId(service)) {
-            listener.waiting = listener.waiting.saturating_sub(1);
+        let Some(ListenerRef { service_id, generation }) = connection.listener.take() else { return };
+        if let Some(listener) = self.listeners.get_mut(&service_id).filter(|it| it.generation == generation) {
+            listener.waiting -= 1;
         }
     }
 }

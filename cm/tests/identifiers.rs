@@ -96,6 +96,10 @@ impl Host for FakeHost {
         self.is_privileged
     }
 
+    fn account(&self) -> u32 {
+        1
+    }
+
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {
         40_000..=40_063
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use roced_abi::control::{
     AcceptCm, AcceptCmRequest, BindCm, BindCmRequest, CmAddress, CmParameters, CmRoute, ConfirmCm, ConnectCm,
-    ConnectCmRequest, CreateCmId, CreateCmIdRequest, DestroyCmId, DisconnectCm, EstablishCm, Handle, JoinCmGroup,
-    JoinCmGroupRequest, ListenCm, ListenCmRequest, MigrateCm, MigrateCmRequest, RejectCm, RejectCmRequest,
-    ResolveCmAddress, ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest,
-    WriteCmEvent, WriteCmEventRequest, cm_option,
+    ConnectCmRequest, CreateCmId, CreateCmIdRequest, DestroyCmId, DestroyCmIdRequest, DisconnectCm, EstablishCm,
+    Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest, MigrateCm, MigrateCmRequest, RejectCm,
+    RejectCmRequest, ResolveCmAddress, ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption,
+    SetCmOptionRequest, WriteCmEvent, WriteCmEventRequest, cm_option,
 };
 
 use super::{
@@ -47,9 +47,9 @@ impl CmChannel {
     /// No such identifier on this channel.
     pub fn destroy_id(&self, id: u32) -> Result<u32> {
         let mut identifiers = self.session.identifiers()?;
-        identifiers.of(self.handle, id)?;
+        let taken = identifiers.of(self.handle, id)?.taken;
         // Fails only if the daemon does not have it any more.
-        let _ = self.session.daemon.call::<DestroyCmId>(Handle { handle: id });
+        let _ = self.session.daemon.call::<DestroyCmId>(DestroyCmIdRequest { taken, id, reserved: 0 });
         let events = identifiers.remove(id);
         self.drop_stale(&identifiers);
         Ok(events)
@@ -183,7 +183,8 @@ impl CmChannel {
         let mut identifiers = self.session.identifiers()?;
         let events = identifiers.membership_events(self.handle, membership)?;
         // Fails only if the daemon does not have it any more.
-        let _ = self.session.daemon.call::<DestroyCmId>(Handle { handle: membership });
+        let request = DestroyCmIdRequest { taken: 0, id: membership, reserved: 0 };
+        let _ = self.session.daemon.call::<DestroyCmId>(request);
         identifiers.remove_membership(membership);
         self.drop_stale(&identifiers);
         Ok(events)

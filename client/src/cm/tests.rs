@@ -27,8 +27,8 @@ use roced_abi::{
     VERSION,
     control::{
         AcceptCm, BindCm, Call as _, CmPath, CmRoute, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel,
-        DestroyCmId, Handle, Hello, HelloReply, JoinCmGroup, MESSAGE_BYTES, Message, MigrateCm, MigrateCmRequest,
-        Refusal,
+        DestroyCmId, DestroyCmIdRequest, Handle, Hello, HelloReply, JoinCmGroup, MESSAGE_BYTES, Message, MigrateCm,
+        MigrateCmRequest, Refusal,
     },
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -113,7 +113,7 @@ impl FakeManager {
                 handle(0)
             }
             DestroyCmId::OP => {
-                self.ids.remove(&call.body::<Handle>().handle);
+                self.ids.remove(&call.body::<DestroyCmIdRequest>().id);
                 handle(0)
             }
             MigrateCm::OP => {

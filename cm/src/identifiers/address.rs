@@ -20,7 +20,7 @@ const UNPRIVILEGED: u16 = 1024;
 /// The path of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdPath {
-    /// IdPath MTU, bytes.
+    /// Path MTU, bytes.
     pub mtu_bytes: u32,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -28,7 +28,7 @@ pub struct IdPath {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// IdService level.
+    /// Service level.
     pub service_level: u8,
     /// Packet life time: exponent.
     pub packet_life_time: u8,
@@ -76,7 +76,8 @@ impl Identifiers {
             return Err(CmErrno::Invalid);
         }
         let device = if is_any(ip) { None } else { Some(host.local(ip, scope_of(address))?) };
-        let port_use = PortUse { chosen_for: destination, ..id.port_use(key, ip, host.is_ipv6_only()) };
+        let account = host.account();
+        let port_use = PortUse { chosen_for: destination, account, ..id.port_use(key, ip, host.is_ipv6_only()) };
         let port = match address.port() {
             0 => self.ports.take_free(id.port_space, &host.ephemeral_ports(), random, port_use)?,
             1..UNPRIVILEGED if !host.is_privileged() => return Err(CmErrno::Access),

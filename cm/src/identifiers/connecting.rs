@@ -96,6 +96,9 @@ impl Identifiers {
             let wanted = FindService { peer: id.peer()?, service_id: id.service_id()?, pkey: PKEY, private_data };
             self.manager.find_service(&wanted, now)?
         } else {
+            if parameters.qpn.is_reserved() {
+                return Err(CmErrno::Invalid);
+            }
             let private_data = behind(header, private_data, REQ_DATA_BYTES)?;
             let wanted = id.wanted(parameters, private_data)?;
             self.manager.connect(&wanted, now)?
@@ -280,7 +283,7 @@ const fn mtu_code(bytes: u32) -> u8 {
     bytes.ilog2().saturating_sub(7) as u8
 }
 
-/// IdPath MTU of a code, bytes; `None` of codes that IBTA does not define.
+/// Path MTU of a code, bytes; `None` of codes that IBTA does not define.
 pub(super) const fn mtu_of_code(code: u8) -> Option<u32> {
     match code {
         1..=5 => Some(128 << code),

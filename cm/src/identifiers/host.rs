@@ -68,6 +68,9 @@ pub trait Host {
     /// The program may have ports below 1024.
     fn is_privileged(&self) -> bool;
 
+    /// The user of the program, that has half of the ports to choose from at most.
+    fn account(&self) -> u32;
+
     /// Ports to choose from.
     fn ephemeral_ports(&self) -> RangeInclusive<u16>;
 

@@ -55,12 +55,11 @@ impl Identifiers {
         Ok(())
     }
 
-    /// IdService IDs without listeners are forgotten.
-    pub(super) fn unlisten_unused(&mut self) {
-        let ports = &self.ports;
-        self.manager.retain_listeners(|service_id| {
-            service_id.port().is_some_and(|(space, port)| ports.is_listening(space, port))
-        });
+    /// A listener of the port is gone, maybe the last one.
+    pub(super) fn unlisten_unused(&mut self, space: PortSpace, port: u16) {
+        if !self.ports.is_listening(space, port) {
+            self.manager.unlisten(ServiceId::of(space, port));
+        }
     }
 
     pub(super) fn on_request(&mut self, connection: CommId, req: &Req, peer: PeerAddress, host: &mut impl Host) {

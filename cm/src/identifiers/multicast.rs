@@ -37,6 +37,8 @@ impl Identifiers {
         };
         let is_joined = joined.is_ok() && !is_send_only;
         self.memberships.insert(membership, GroupMembership { id: key, group, source, is_joined });
+        self.count(membership);
+        self.id(key)?.memberships.insert(membership.number);
         if let Some(event) = self.event(key, kind, status) {
             let mut route = event.route;
             route.destination = Some(core::net::SocketAddr::new(group, 0));
@@ -52,6 +54,10 @@ impl Identifiers {
     /// [`CmErrno::NoEntry`].
     pub fn leave(&mut self, membership: IdKey, host: &mut impl Host) -> Result<(), CmErrno> {
         let left = self.memberships.remove(&membership).ok_or(CmErrno::NoEntry)?;
+        self.uncount(membership);
+        if let Some(id) = self.ids.get_mut(&left.id) {
+            id.memberships.remove(&membership.number);
+        }
         if left.is_joined {
             host.leave(&left.source, left.group);
         }

@@ -19,8 +19,12 @@ pub(super) struct PortUse {
     pub(super) is_family_only: bool,
     pub(super) may_share: bool,
     pub(super) listens: bool,
-    /// The peer, if the port was chosen here.
+    /// It was chosen here.
+    pub(super) is_chosen: bool,
+    /// Peer, for which the port may be shared if it was chosen here.
     pub(super) chosen_for: Option<SocketAddr>,
+    /// The user that has it.
+    pub(super) account: u32,
 }
 
 impl PortUse {
@@ -44,11 +48,16 @@ fn same_family(one: &PortUse, other: &PortUse) -> bool {
     one.address.is_ipv4() == other.address.is_ipv4()
 }
 
+/// Ports that are looked at for one that can be shared: each look costs, and a program tries again.
+const SHARED_TRIES: usize = 1024;
+
 /// Ports in use.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     uses: BTreeMap<(PortSpace, u16), Vec<PortUse>>,
     last_chosen: u16,
+    /// Chosen ports of each user.
+    chosen: BTreeMap<(PortSpace, u32), u32>,
 }
 
 impl Ports {
@@ -77,7 +86,7 @@ impl Ports {
     }
 
     /// Takes a free port of `range`, the search for which begins at a random one. If there is none,
-    /// identifiers with other peers share one.
+    /// or its user has half of them, identifiers with other peers share one.
     ///
     /// # Errors
     /// [`CmErrno::AddressNotAvailable`].
@@ -92,14 +101,17 @@ impl Ports {
         let candidates = || (0..count).map(|at| range.start() + ((random % count + at) % count) as u16);
         let is_free = |port: &u16| !self.uses.contains_key(&(space, *port)) && *port != self.last_chosen;
         let is_shared = |port: &u16| {
-            let uses = self.uses.get(&(space, *port)).into_iter().flatten();
-            let mut peers = uses.map(|other| other.chosen_for);
+            let Some(uses) = self.uses.get(&(space, *port)) else { return false };
+            let mut peers = uses.iter().map(|other| other.chosen_for);
             wanted.chosen_for.is_some() && peers.all(|peer| peer.is_some() && peer != wanted.chosen_for)
         };
-        let port = candidates().find(is_free).or_else(|| candidates().find(is_shared));
+        let of_user = self.chosen.get(&(space, wanted.account)).copied().unwrap_or(0);
+        let free = if of_user < count.div_ceil(2) { candidates().find(is_free) } else { None };
+        let port = free.or_else(|| candidates().take(SHARED_TRIES).find(is_shared));
         let port = port.ok_or(CmErrno::AddressNotAvailable)?;
         self.last_chosen = port;
-        self.uses.entry((space, port)).or_default().push(wanted);
+        self.uses.entry((space, port)).or_default().push(PortUse { is_chosen: true, ..wanted });
+        *self.chosen.entry((space, wanted.account)).or_insert(0) += 1;
         Ok(port)
     }
 
@@ -127,7 +139,9 @@ impl Ports {
             is_family_only: false,
             may_share: false,
             listens: false,
+            is_chosen: false,
             chosen_for: None,
+            account: 0,
         };
         let fits = |it: &&PortUse| it.listens && it.overlaps(&wanted);
         let exact = uses.iter().filter(fits).find(|it| !it.is_any());
@@ -141,15 +155,21 @@ impl Ports {
 
     /// Gives an identifier's port back.
     pub(super) fn give_back(&mut self, space: PortSpace, port: u16, key: IdKey) {
-        if let Some(uses) = self.uses.get_mut(&(space, port)) {
-            uses.retain(|it| it.key != key);
+        let Some(uses) = self.uses.get_mut(&(space, port)) else { return };
+        let Some(at) = uses.iter().position(|it| it.key == key) else { return };
+        let PortUse { is_chosen, account, .. } = uses.swap_remove(at);
+        if let Some(count) = self.chosen.get_mut(&(space, account)).filter(|_| is_chosen) {
+            *count -= 1;
+            if *count == 0 {
+                self.chosen.remove(&(space, account));
+            }
         }
         self.drop_empty(space, port);
     }
 
     /// No port is in use.
     pub(super) fn is_empty(&self) -> bool {
-        self.uses.is_empty()
+        self.uses.is_empty() && self.chosen.is_empty()
     }
 
     fn drop_empty(&mut self, space: PortSpace, port: u16) {
@@ -172,7 +192,9 @@ mod tests {
             is_family_only: false,
             may_share: false,
             listens: false,
+            is_chosen: false,
             chosen_for: None,
+            account: 7,
         }
     }
 
@@ -229,10 +251,15 @@ mod tests {
             chosen_for: Some(peer.parse().expect("an address")),
             ..used(number, "10.0.0.1")
         };
-        let mut chosen: Vec<u16> =
-            (0..4).map(|at| ports.take_free(SPACE, &(50..=53), 2, to(at, "10.0.0.2:9")).unwrap_or(0)).collect();
-        chosen.sort_unstable();
-        assert_eq!(chosen, [50, 51, 52, 53]);
+        let mut take = |number: u32| {
+            let wanted = PortUse { account: number / 2, ..to(number, "10.0.0.2:9") };
+            ports.take_free(SPACE, &(50..=53), 2, wanted)
+        };
+        let mut chosen: Vec<_> = (0..2).map(&mut take).collect();
+        assert_eq!(take(1), Err(CmErrno::AddressNotAvailable), "half of them for each user");
+        chosen.extend((2..4).map(&mut take));
+        chosen.sort_unstable_by_key(|port| port.unwrap_or(0));
+        assert_eq!(chosen, [50, 51, 52, 53].map(Ok));
         assert_eq!(ports.take_free(SPACE, &(50..=53), 0, to(9, "10.0.0.2:9")), Err(CmErrno::AddressNotAvailable));
         assert!(ports.take_free(SPACE, &(50..=53), 0, to(9, "10.0.0.3:9")).is_ok(), "another peer");
         assert_eq!(ports.take_free(SPACE, &(50..=53), 0, used(9, "::")), Err(CmErrno::AddressNotAvailable));

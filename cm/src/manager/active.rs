@@ -61,6 +61,7 @@ impl ConnectionManager {
             peer: wanted.peer,
             transaction: TransactionId(0),
             listener: None,
+            service_id: wanted.service_id,
             is_orphan: false,
             remote: CommId(0),
             remote_ca: CaGuid(0),

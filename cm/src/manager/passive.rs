@@ -1,6 +1,5 @@
 //! The side that listens.
 
-use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use roced_types::Qpn;
@@ -44,26 +43,14 @@ impl ConnectionManager {
         if self.listeners.contains_key(&service_id) {
             return Err(CmError::Listening);
         }
-        self.listeners.insert(service_id, CmListener { backlog, waiting: 0 });
+        self.last_generation += 1;
+        self.listeners.insert(service_id, CmListener { generation: self.last_generation, backlog, waiting: 0 });
         Ok(())
     }
 
     /// Does not listen any more. Connections stay.
     pub fn unlisten(&mut self, service_id: ServiceId) {
         self.listeners.remove(&service_id);
-        for connection in self.connections.values_mut() {
-            if connection.listener == Some(service_id.0) {
-                connection.listener = None;
-            }
-        }
-    }
-
-    /// Does not listen any more but for service IDs that `keeps` names.
-    pub fn retain_listeners(&mut self, keeps: impl Fn(ServiceId) -> bool) {
-        let unused = self.listeners.keys().copied().filter(|service_id| !keeps(*service_id));
-        for service_id in unused.collect::<VecDeque<_>>() {
-            self.unlisten(service_id);
-        }
     }
 
     /// Refuses a request on which nothing is to be kept: one that comes again is refused again.

@@ -66,9 +66,7 @@ impl ConnectionManager {
             self.counters.no_room += 1;
             return;
         };
-        if let Some(listener) = self.listeners.get_mut(&req.service_id) {
-            listener.waiting += 1;
-        }
+        self.enter_backlog(id, req.service_id);
         // The peer gives up before that: the program is not waited for any more.
         let patience = time::of_exponent(time::MRA_SERVICE_TIMEOUT) * 2;
         self.set_deadline(id, Some(now + patience));

@@ -81,7 +81,7 @@ impl ConnectionManager {
         if connection.state != CmState::SidrReqReceived {
             return Err(CmError::State(connection.state));
         }
-        let service_id = ServiceId(connection.listener.unwrap_or(0));
+        let service_id = connection.service_id;
         let message = CmMessage::SidrRep(sidr_rep(connection.remote, service_id, answer));
         let (to, transaction) = (connection.peer, connection.transaction);
         connection.answer = Some(Mad { transaction, modifier: 0, message });
@@ -126,17 +126,15 @@ impl ConnectionManager {
         let connection = CmConnection {
             state: CmState::SidrReqReceived,
             transaction,
-            listener: Some(req.service_id.0),
             remote: req.request,
+            service_id: req.service_id,
             ..CmConnection::of_question(from)
         };
         let Ok(id) = self.insert(connection) else {
             self.counters.no_room += 1;
             return;
         };
-        if let Some(listener) = self.listeners.get_mut(&req.service_id) {
-            listener.waiting += 1;
-        }
+        self.enter_backlog(id, req.service_id);
         self.by_question.insert((from, req.request), id);
         self.set_deadline(id, Some(now + time::of_exponent(time::MRA_SERVICE_TIMEOUT)));
         self.events.push_back(CmEvent::ServiceRequested { id, req: *req, peer: from });

@@ -4,16 +4,19 @@ use std::{net::SocketAddr, os::fd::OwnedFd, time::Duration};
 
 use roced_abi::control::{
     AcceptCm, AcceptCmRequest, BindCm, BindCmRequest, Call, CmParameters, CmRoute, ConfirmCm, ConnectCm,
-    ConnectCmRequest, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel, DestroyCmId, DisconnectCm,
-    EstablishCm, Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest, Message, MigrateCm,
-    MigrateCmRequest, Nothing, QueryCm, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress, ResolveCmAddressRequest,
-    ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest, WriteCmEvent, WriteCmEventRequest,
-    cm_event,
+    ConnectCmRequest, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel, DestroyCmId,
+    DestroyCmIdRequest, DisconnectCm, EstablishCm, Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest,
+    Message, MigrateCm, MigrateCmRequest, Nothing, QueryCm, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
+    ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest, WriteCmEvent,
+    WriteCmEventRequest, cm_event,
 };
 use roced_cm::identifiers::{CmErrno, IdKey, Identifiers, Parameters};
 use roced_types::SessionId;
 
-use super::{ConnectionService, IDS_OF_USER_MAX, abi, host::CmHost, owner_of};
+use super::{
+    ConnectionService, GROUPS_OF_USER_MAX, IDS_OF_USER_MAX, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost,
+    owner_of,
+};
 use crate::environment::Environment;
 
 /// Reasons why a call was refused.
@@ -122,8 +125,8 @@ impl CmCalls<'_, '_> {
         act: impl FnOnce(&mut Identifiers, &mut CmHost<'_, '_>) -> Result<T, CmErrno>,
     ) -> Result<T, CallRefused> {
         let ConnectionService { ids, devices, routes, owners, .. } = &mut *self.service;
-        let is_privileged = owners.get(&self.session).is_some_and(|owner| owner.is_privileged);
-        let mut host = CmHost::new(devices, routes, self.environment, is_privileged);
+        let owner = owners.get(&self.session).copied();
+        let mut host = CmHost::new(devices, routes, self.environment, owner);
         Ok(act(ids, &mut host)?)
     }
 
@@ -152,10 +155,17 @@ impl CmCalls<'_, '_> {
         Ok(Handle { handle: key.number })
     }
 
-    fn destroy(&mut self, request: &Handle) -> Reply<DestroyCmId> {
-        let (key, now) = (self.key(request.handle), self.now());
+    fn destroy(&mut self, request: &DestroyCmIdRequest) -> Reply<DestroyCmId> {
+        let (key, now) = (self.key(request.id), self.now());
         let channel = self.service.ids.channel(key);
         self.with(|ids, host| ids.leave(key, host).or_else(|_| ids.destroy(key, host, now)))?;
+        let listens_at = channel.ok().and_then(|channel| self.service.channels.get_mut(&channel));
+        let requests = listens_at.map_or_else(Vec::new, |channel| channel.take_requests(key, request.taken));
+        for number in requests {
+            let key = IdKey { number, ..key };
+            // It may be gone with its connection.
+            let _ = self.with(|ids, host| ids.destroy(key, host, now));
+        }
         let channels = &mut self.service.channels;
         match channel {
             Ok(channel) => channels.get_mut(&channel).into_iter().for_each(|channel| channel.forget(key)),
@@ -262,6 +272,7 @@ impl CmCalls<'_, '_> {
         let key = self.key(request.id);
         let group = abi::address(&request.group)?.ok_or(CmErrno::Family)?.ip();
         self.service.check_room(self.session)?;
+        self.service.check_groups(self.session)?;
         let membership = self.with(|ids, host| ids.join(key, request.uid, group, request.send_only != 0, host))?;
         Ok(Handle { handle: membership.number })
     }
@@ -283,6 +294,11 @@ impl CmCalls<'_, '_> {
             return Err(CmErrno::Invalid.into());
         }
         let key = self.key(request.id);
+        let channel = self.service.ids.channel(key)?;
+        let waits = self.service.channels.get(&channel).map_or(0, EventChannel::waiting);
+        if waits >= OWN_EVENTS_MAX {
+            return Err(CmErrno::NoMemory.into());
+        }
         self.service.ids.write_event(key, request.kind, request.status as i32, request.argument)?;
         Ok(Nothing {})
     }
@@ -293,6 +309,17 @@ impl CmCalls<'_, '_> {
 }
 
 impl ConnectionService {
+    /// Room for one multicast group more of the session's user.
+    fn check_groups(&self, session: SessionId) -> Result<(), CallRefused> {
+        let uid = self.owners.get(&session).map(|owner| owner.uid);
+        let of_user = self.owners.iter().filter(|(_, owner)| Some(owner.uid) == uid);
+        let groups: usize = of_user.map(|(session, _)| self.ids.memberships_of(owner_of(*session))).sum();
+        if groups >= GROUPS_OF_USER_MAX {
+            return Err(CallRefused::Limit(GROUPS_OF_USER_MAX as u32));
+        }
+        Ok(())
+    }
+
     /// Room for one identifier more of the session's user.
     fn check_room(&self, session: SessionId) -> Result<(), CallRefused> {
         let Some(uid) = self.owners.get(&session).map(|owner| owner.uid) else {

@@ -12,7 +12,7 @@ use nix::{
     errno::Errno,
     sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair},
 };
-use roced_abi::control::CmChannelEvent;
+use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
 use roced_memory::queues::is_read;
 use roced_types::SessionId;
@@ -107,6 +107,18 @@ impl EventChannel {
             }
         }
         moved
+    }
+
+    /// Number of events that wait for room.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes the requests of a listener that its program has not taken: later than `taken`. Returns
+    /// their new identifiers.
+    pub(super) fn take_requests(&mut self, listener: IdKey, taken: u64) -> Vec<u32> {
+        let requests = self.take_events(listener, taken).into_iter();
+        requests.filter(|event| event.kind == cm_event::CONNECT_REQUEST).map(|event| event.id).collect()
     }
 
     /// Drops the waiting events of a destroyed identifier.

@@ -9,7 +9,7 @@ use roced_cm::{
 };
 use roced_types::{DeviceId, address_of, gid_of, node_guid};
 
-use super::{CmDevice, mad_routes::MadRoutes};
+use super::{CmDevice, IdOwner, mad_routes::MadRoutes};
 use crate::{
     environment::{Environment, Network},
     net::{GidTableEntry, RoceVersion},
@@ -27,7 +27,8 @@ pub(super) struct CmHost<'a, 'e> {
     devices: &'a [CmDevice],
     routes: &'a mut MadRoutes,
     environment: &'a mut Environment<'e>,
-    is_privileged: bool,
+    /// Of the program that calls.
+    owner: Option<IdOwner>,
 }
 
 impl<'a, 'e> CmHost<'a, 'e> {
@@ -35,9 +36,9 @@ impl<'a, 'e> CmHost<'a, 'e> {
         devices: &'a [CmDevice],
         routes: &'a mut MadRoutes,
         environment: &'a mut Environment<'e>,
-        is_privileged: bool,
+        owner: Option<IdOwner>,
     ) -> Self {
-        Self { devices, routes, environment, is_privileged }
+        Self { devices, routes, environment, owner }
     }
 
     /// The GID of a device that is `address`, by RoCEv2; on interface `scope` if that is not 0.
@@ -167,7 +168,11 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn is_privileged(&self) -> bool {
-        self.is_privileged
+        self.owner.is_some_and(|owner| owner.is_privileged)
+    }
+
+    fn account(&self) -> u32 {
+        self.owner.map_or(0, |owner| owner.uid)
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

@@ -105,15 +105,17 @@ impl MadRoutes {
         may
     }
 
-    /// Sends a datagram, now or when the neighbor has answered.
+    /// Sends a datagram, now or when the neighbor has answered. A new way for an answer to a stranger
+    /// counts against the rate of such ways.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
         bytes: [u8; MAD_BYTES],
+        is_stranger: bool,
         devices: &[CmDevice],
         environment: &mut Environment<'_>,
     ) {
-        if !self.ways.contains_key(&peer) && !self.may_add() {
+        if is_stranger && !self.ways.contains_key(&peer) && !self.may_add() {
             self.dropped += 1;
             return;
         }

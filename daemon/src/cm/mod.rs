@@ -21,12 +21,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::errno::Errno;
-use roced_abi::control::CmChannelEvent;
+use nix::{
+    errno::Errno,
+    sys::resource::{Resource, getrlimit},
+};
+use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::{
     CmConfig, PeerAddress,
     identifiers::{CmErrno, EventKind, IdKey, Identifiers, OwnerId},
-    wire::MAD_BYTES,
+    wire::{CmMessage, CommId, MAD_BYTES, sidr_status},
 };
 use roced_types::{DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
@@ -49,8 +52,14 @@ const CONNECTIONS_MAX: usize = 1 << 17;
 /// Identifiers of all programs of a user: 16,384 connections, and as many requests.
 const IDS_OF_USER_MAX: u32 = 1 << 15;
 
-/// Event channels of a session.
-const CHANNELS_MAX: usize = 4096;
+/// Event channels of a user: this part of the files that the daemon may have open.
+const CHANNELS_OF_USER_PART: u64 = 4;
+
+/// Events that wait for room in a channel, beyond which the program sends none to itself.
+const OWN_EVENTS_MAX: usize = 64;
+
+/// Multicast groups that a user joins: each is a socket of the daemon.
+const GROUPS_OF_USER_MAX: usize = 256;
 
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
@@ -75,8 +84,11 @@ pub(crate) struct ConnectionService {
     sequences: BTreeMap<SessionId, u64>,
     /// User and privilege of each session with identifiers.
     owners: BTreeMap<SessionId, IdOwner>,
-    /// Sessions that are gone, with identifiers that are left.
-    ending: VecDeque<SessionId>,
+    /// Sessions and channels that are gone, with identifiers that are left.
+    ending: VecDeque<Gone>,
+    /// Channels of each user.
+    channels_of_user: BTreeMap<u32, u64>,
+    channels_of_user_max: u64,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
     qps: BTreeMap<Qpn, u32>,
     /// New channels, and those that wait for room or do not any more.
@@ -86,6 +98,13 @@ pub(crate) struct ConnectionService {
     /// Datagrams to an address or VLAN that the device does not have.
     wrong_address: u64,
     epoch: Instant,
+}
+
+/// Gone with identifiers.
+#[derive(Clone, Copy, Debug)]
+enum Gone {
+    Session(SessionId),
+    Channel(SessionId, u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +136,9 @@ impl ConnectionService {
             sequences: BTreeMap::new(),
             owners: BTreeMap::new(),
             ending: VecDeque::new(),
+            channels_of_user: BTreeMap::new(),
+            channels_of_user_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
+                / CHANNELS_OF_USER_PART,
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
             with_requests: BTreeSet::new(),
@@ -133,8 +155,11 @@ impl ConnectionService {
     /// A session is gone: its channels at once, its identifiers by and by.
     pub(crate) fn close(&mut self, session: SessionId) {
         if self.owners.contains_key(&session) {
-            self.channels.retain(|_, channel| channel.session != session);
-            self.ending.push_back(session);
+            let of_session = self.channels.iter().filter(|(_, channel)| channel.session == session);
+            for number in of_session.map(|(number, _)| *number).collect::<Vec<_>>() {
+                self.remove_channel(number);
+            }
+            self.ending.push_back(Gone::Session(session));
         }
     }
 
@@ -147,16 +172,21 @@ impl ConnectionService {
     pub(crate) fn end_some(&mut self, environment: &mut Environment<'_>) {
         let now = self.now();
         for _ in 0..ENDED_AT_ONCE {
-            let Some(session) = self.ending.front().copied() else { break };
-            let owner = owner_of(session);
-            let Some(key) = self.ids.first_of(owner) else {
-                self.ids.forget_owner(owner);
-                self.owners.remove(&session);
-                self.sequences.remove(&session);
+            let Some(gone) = self.ending.front().copied() else { break };
+            let left = match gone {
+                Gone::Session(session) => self.ids.first_of(owner_of(session)),
+                Gone::Channel(session, channel) => self.ids.of_channel(owner_of(session), channel).next(),
+            };
+            let Some(key) = left else {
+                if let Gone::Session(session) = gone {
+                    self.ids.forget_owner(owner_of(session));
+                    self.owners.remove(&session);
+                    self.sequences.remove(&session);
+                }
                 self.ending.pop_front();
                 continue;
             };
-            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
             // It is there.
             let _ = self.ids.destroy(key, &mut host, now);
         }
@@ -186,7 +216,7 @@ impl ConnectionService {
     fn take_datagram(&mut self, from: PeerAddress, bytes: &[u8; MAD_BYTES], environment: &mut Environment<'_>) {
         let now = self.now();
         self.note_read_channels();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
         self.ids.on_datagram(from, bytes, &mut host, now);
     }
 
@@ -214,7 +244,7 @@ impl ConnectionService {
     /// Time has passed.
     pub(crate) fn on_deadline(&mut self, environment: &mut Environment<'_>) {
         let now = self.now();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
+        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
         self.ids.on_timeout(&mut host, now);
         self.routes.drop_unused(Instant::now(), environment);
         self.flush(environment);
@@ -228,7 +258,8 @@ impl ConnectionService {
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {
                 self.take_datagram(from, &bytes, environment);
             } else {
-                self.routes.send(transmit.to, bytes, &self.devices, environment);
+                let is_stranger = is_of_stranger(&transmit.mad.message);
+                self.routes.send(transmit.to, bytes, is_stranger, &self.devices, environment);
             }
         }
         while let Some(event) = self.ids.poll_event() {
@@ -275,20 +306,19 @@ impl ConnectionService {
 
     /// Programs closed these channels without a call: their identifiers go.
     pub(crate) fn on_channel_closed(&mut self, number: u32, environment: &mut Environment<'_>) {
-        let Some(channel) = self.channels.remove(&number) else { return };
-        debug!(session = %channel.session, channel = number, "event channel closed");
-        self.destroy_ids_of(channel.session, number, environment);
-        self.flush(environment);
+        let Some(session) = self.remove_channel(number) else { return };
+        debug!(%session, channel = number, "event channel closed");
+        // A few are gone at once, thousands by and by.
+        self.ending.push_front(Gone::Channel(session, number));
+        self.end_some(environment);
     }
 
-    fn destroy_ids_of(&mut self, session: SessionId, channel: u32, environment: &mut Environment<'_>) {
-        let now = self.now();
-        let keys: Vec<IdKey> = self.ids.of_channel(owner_of(session), channel).collect();
-        for key in keys {
-            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, false);
-            // A request may have gone with its listener.
-            let _ = self.ids.destroy(key, &mut host, now);
+    fn remove_channel(&mut self, number: u32) -> Option<SessionId> {
+        let session = self.channels.remove(&number)?.session;
+        if let Some(count) = self.owners.get(&session).and_then(|owner| self.channels_of_user.get_mut(&owner.uid)) {
+            *count -= 1;
         }
+        Some(session)
     }
 
     /// Socket of a channel, to be watched for its end.
@@ -297,10 +327,22 @@ impl ConnectionService {
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
-        let of_session = self.channels.values().filter(|channel| channel.session == session).count();
-        if of_session >= CHANNELS_MAX {
+        let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
+        let of_user = self.channels_of_user.entry(uid).or_insert(0);
+        if *of_user >= self.channels_of_user_max {
             return Err(CallRefused::Errno(Errno::EMFILE as i32));
         }
+        *of_user += 1;
+        let made = self.make_channel(session);
+        if made.is_err()
+            && let Some(count) = self.channels_of_user.get_mut(&uid)
+        {
+            *count -= 1;
+        }
+        made
+    }
+
+    fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let (channel, theirs) = EventChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
         self.last_channel = self.last_channel.wrapping_add(1).max(1);
         self.channels.insert(self.last_channel, channel);
@@ -318,8 +360,15 @@ impl ConnectionService {
         self.ids.migrate(key, channel)?;
         let moved: Vec<CmChannelEvent> =
             self.channels.get_mut(&old).map_or_else(Vec::new, |channel| channel.take_events(key, taken));
-        if let Some(new) = self.channels.get_mut(&channel) {
-            moved.into_iter().for_each(|event| new.push(key, event));
+        for event in moved {
+            // The new identifier of a request is of the channel on which the request is taken.
+            if event.kind == cm_event::CONNECT_REQUEST {
+                let _ = self.ids.migrate(IdKey { number: event.id, ..key }, channel);
+                self.with_requests.insert(channel);
+            }
+            if let Some(new) = self.channels.get_mut(&channel) {
+                new.push(key, event);
+            }
         }
         self.write(channel);
         Ok(())
@@ -327,6 +376,16 @@ impl ConnectionService {
 
     fn now(&self) -> Duration {
         self.epoch.elapsed()
+    }
+}
+
+/// The message belongs to no connection of ours: any address can cause it.
+fn is_of_stranger(message: &CmMessage) -> bool {
+    match message {
+        CmMessage::Rej(rej) => rej.local == CommId(0),
+        CmMessage::SidrRep(rep) => rep.status == sidr_status::UNSUPPORTED_SERVICE_ID,
+        CmMessage::Drep(_) => true,
+        _ => false,
     }
 }
 

@@ -13,6 +13,7 @@ mod client;
 mod client_ring;
 mod client_rings;
 mod completer;
+mod connections;
 mod control;
 mod datagram;
 mod frame;
@@ -52,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "datagram", run: datagram::run, seeds: seeds::datagram },
     Target { name: "control", run: control::run, seeds: control::seeds },
     Target { name: "client_rings", run: client_rings::run, seeds: seeds::client_rings },
+    Target { name: "connections", run: connections::run, seeds: connections::seeds },
     Target { name: "memory", run: memory::run, seeds: memory::seeds },
 ];
 

@@ -5,8 +5,8 @@ use roced_types::QpAttributes;
 use super::{
     AcceptCmRequest, AllocMwReply, AllocMwRequest, BODY_BYTES, BindCmRequest, Call, CmRoute, ConnectCmRequest,
     CreateAhRequest, CreateCmIdRequest, CreateCqReply, CreateCqRequest, CreateQpReply, CreateQpRequest, CreateSrqReply,
-    CreateSrqRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply, HelloRequest, Index,
-    JoinCmGroupRequest, ListenCmRequest, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest,
+    CreateSrqRequest, DestroyCmIdRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply, HelloRequest,
+    Index, JoinCmGroupRequest, ListenCmRequest, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest,
     MigrateCmRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply, PortAttributes,
     QpStatistics, RegMrReply, RegMrRequest, RejectCmRequest, ReregMrRequest, ResizeCqRequest, ResolveCmAddressRequest,
     ResolveCmRouteRequest, SetCmOptionRequest, SrqAttributes, WriteCmEventRequest,
@@ -139,7 +139,7 @@ calls! {
     /// Destroys an identifier, or leaves a multicast group if the number is of a membership. After
     /// the reply no event of it is sent; a listener's requests that the client has not taken are
     /// refused.
-    74 DestroyCmId(Handle) -> Nothing;
+    74 DestroyCmId(DestroyCmIdRequest) -> Nothing;
     /// Binds an identifier to an address of this host.
     75 BindCm(BindCmRequest) -> CmRoute;
     /// Finds the device and the neighbor that lead to a destination; an event says so.

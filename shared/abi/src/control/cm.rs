@@ -123,6 +123,16 @@ bodies! {
         /// Zero.
         reserved: u32,
     }
+    /// An identifier, or a membership of a multicast group, to destroy.
+    DestroyCmIdRequest {
+        /// Sequence number of the identifier's last event that the client has taken, or 0. Requests
+        /// of peers in later events are refused.
+        taken: u64,
+        /// Identifier or membership.
+        id: u32,
+        /// Zero.
+        reserved: u32,
+    }
     /// The address to bind an identifier to.
     BindCmRequest {
         /// Address; port 0 is a free one.
