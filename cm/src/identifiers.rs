@@ -138,6 +138,8 @@ struct Identifier {
 /// IdNumbers of an owner's identifiers.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdNumbers {
+    /// The user that has the owner.
+    account: u32,
     last: u32,
     count: u32,
 }
@@ -158,6 +160,9 @@ pub struct Identifiers {
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
     numbers: BTreeMap<OwnerId, IdNumbers>,
+    /// Identifiers and memberships of each user.
+    of_account: BTreeMap<u32, u32>,
+    of_account_max: u32,
     by_connection: BTreeMap<CommId, IdKey>,
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
@@ -200,10 +205,13 @@ pub struct IdReport {
 }
 
 impl Identifiers {
-    /// Without identifiers.
-    pub fn new(config: &CmConfig) -> Self {
+    /// Without identifiers. A user has `of_account_max` at most, memberships and requests of peers
+    /// included.
+    pub fn new(config: &CmConfig, of_account_max: u32) -> Self {
         Self {
             manager: ConnectionManager::new(config),
+            of_account: BTreeMap::new(),
+            of_account_max,
             ids: BTreeMap::new(),
             memberships: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -216,10 +224,15 @@ impl Identifiers {
         }
     }
 
+    /// Owner `owner` is of user `account`.
+    pub fn add_owner(&mut self, owner: OwnerId, account: u32) {
+        self.numbers.entry(owner).or_default().account = account;
+    }
+
     /// Creates an identifier of `owner`; its events go to `channel` with `uid`.
     ///
     /// # Errors
-    /// [`CmErrno::NoMemory`]: `owner` has 65,535.
+    /// [`CmErrno::NoMemory`]: `owner` has 65,535, or its user has as many as it may.
     pub fn create(
         &mut self,
         owner: OwnerId,
@@ -239,18 +252,29 @@ impl Identifiers {
     }
 
     fn count(&mut self, key: IdKey) {
-        self.numbers.entry(key.owner).or_default().count += 1;
+        let numbers = self.numbers.entry(key.owner).or_default();
+        numbers.count += 1;
+        *self.of_account.entry(numbers.account).or_insert(0) += 1;
     }
 
     fn uncount(&mut self, key: IdKey) {
-        if let Some(numbers) = self.numbers.get_mut(&key.owner) {
-            numbers.count -= 1;
+        let Some(numbers) = self.numbers.get_mut(&key.owner) else { return };
+        numbers.count -= 1;
+        if let Some(count) = self.of_account.get_mut(&numbers.account) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_account.remove(&numbers.account);
+            }
         }
     }
 
     /// A number that was not in use for long.
     fn free_key(&mut self, owner: OwnerId) -> Result<IdKey, CmErrno> {
-        let last = &mut self.numbers.entry(owner).or_default().last;
+        let numbers = self.numbers.entry(owner).or_default();
+        if self.of_account.get(&numbers.account).is_some_and(|count| *count >= self.of_account_max) {
+            return Err(CmErrno::NoMemory);
+        }
+        let last = &mut numbers.last;
         let numbers = (0..NUMBER_MAX).map(|at| (*last + at) % NUMBER_MAX + 1);
         let mut keys = numbers.map(|number| IdKey { owner, number });
         let key = keys.find(|key| !self.ids.contains_key(key) && !self.memberships.contains_key(key));
@@ -308,11 +332,6 @@ impl Identifiers {
         self.ids.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX })
     }
 
-    /// Identifiers and memberships of an owner.
-    pub fn count_of(&self, owner: OwnerId) -> u32 {
-        self.numbers.get(&owner).map_or(0, |numbers| numbers.count)
-    }
-
     /// Identifiers.
     pub fn len(&self) -> usize {
         self.ids.len()
@@ -347,6 +366,7 @@ impl Identifiers {
             && self.by_connection.is_empty()
             && self.by_neighbor.is_empty()
             && self.timers.is_empty()
+            && self.of_account.is_empty()
     }
 
     /// Connections.
@@ -453,13 +473,6 @@ impl Identifiers {
             }
             self.tell(key, EventKind::DeviceRemoval, 0);
         }
-    }
-
-    /// Listeners' requests of this channel have all been taken by their program.
-    pub fn on_channel_read(&mut self, owner: OwnerId, channel: u32) {
-        let range = IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX };
-        let ids = self.ids.range_mut(range).filter(|(_, id)| id.channel == channel);
-        ids.for_each(|(_, id)| id.waiting = 0);
     }
 
     fn id(&mut self, key: IdKey) -> Result<&mut Identifier, CmErrno> {

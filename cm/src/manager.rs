@@ -66,6 +66,9 @@ pub struct CmConfig {
     pub connections_max: usize,
 }
 
+/// Connections without their program, at most.
+const ORPHANS_MAX: usize = 1 << 14;
+
 /// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet. More
 /// at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
@@ -104,6 +107,8 @@ pub struct ConnectionManager {
     by_question: BTreeMap<(PeerAddress, CommId), CommId>,
     /// Answered ones that are kept, oldest first.
     answered: VecDeque<CommId>,
+    /// Connections of programs that are gone, oldest first; some have ended since.
+    orphans: VecDeque<CommId>,
     /// Requests that are under way to a peer, and those that wait for their turn.
     asked: BTreeMap<PeerAddress, PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
@@ -127,6 +132,7 @@ impl ConnectionManager {
             by_remote_qpn: BTreeMap::new(),
             by_question: BTreeMap::new(),
             answered: VecDeque::new(),
+            orphans: VecDeque::new(),
             asked: BTreeMap::new(),
             listeners: BTreeMap::new(),
             last_generation: 0,
@@ -374,6 +380,21 @@ impl ConnectionManager {
         let generation = listener.generation;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.listener = Some(ListenerRef { service_id, generation });
+        }
+    }
+
+    /// A connection goes on without its program. The oldest of too many are forgotten: programs that
+    /// come and go must not take all places.
+    fn keep_orphan(&mut self, id: CommId) {
+        if !self.connections.contains_key(&id) {
+            return;
+        }
+        self.orphans.push_back(id);
+        if self.orphans.len() > ORPHANS_MAX
+            && let Some(oldest) = self.orphans.pop_front()
+            && self.connections.get(&oldest).is_some_and(|connection| connection.is_orphan)
+        {
+            self.forget(oldest);
         }
     }
 

@@ -7,7 +7,9 @@ pub const RESPONSE_TIMEOUT: u8 = 20;
 /// Longest response timeout of a peer that is believed: 17 s. A stranger could keep a connection for
 /// hours.
 pub const RESPONSE_TIMEOUT_MAX: u8 = 22;
-/// Longest ACK timeout of a peer that is believed, likewise: 4.3 s.
+/// Longest packet life time by which a REQ is repeated: 1 s, as that of Linux before 6.2.
+pub const PACKET_LIFE_TIME_MAX: u8 = 18;
+/// Longest ACK timeout of a peer or a program that is believed in TIMEWAIT, likewise: 4.3 s.
 pub const ACK_TIMEOUT_MAX: u8 = 20;
 /// Repetitions that Linux makes of an unanswered message.
 pub const RETRIES: u8 = 15;

@@ -27,6 +27,7 @@ struct FakeHost {
     number: u8,
     is_neighbor_known: bool,
     is_privileged: bool,
+    is_read: bool,
     joined: Vec<IpAddr>,
 }
 
@@ -96,6 +97,10 @@ impl Host for FakeHost {
         self.is_privileged
     }
 
+    fn is_read(&mut self, _: u32) -> bool {
+        self.is_read
+    }
+
     fn account(&self) -> u32 {
         1
     }
@@ -121,9 +126,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let host = |number| FakeHost { number, is_neighbor_known: true, is_privileged: false, joined: Vec::new() };
+        let host = |number| FakeHost {
+            number,
+            is_neighbor_known: true,
+            is_privileged: false,
+            is_read: false,
+            joined: Vec::new(),
+        };
         let ids = |seed| {
-            let mut ids = Identifiers::new(&CmConfig { seed, connections_max: 10_000 });
+            let mut ids = Identifiers::new(&CmConfig { seed, connections_max: 10_000 }, 1000);
             ids.connections_mut().set_adapter(DeviceId(0), CaGuid(seed));
             ids
         };
@@ -444,9 +455,31 @@ fn a_backlog_counts_requests_that_were_not_taken() {
     assert_eq!((world.events[1].len(), world.ids[1].connections().len()), (2, 2), "no state for more");
     world.run(SECOND / 2);
     assert_eq!(world.events[1].len(), 2, "the others repeat in vain");
-    world.ids[1].on_channel_read(OWNER, CHANNEL);
+    world.hosts[1].is_read = true;
     world.run(2 * SECOND);
     assert_eq!(world.events[1].len(), 4);
+    world.end();
+}
+
+#[test]
+fn requests_of_peers_count_against_the_user_that_listens() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&CmConfig { seed: 2, connections_max: 10_000 }, 3);
+    world.ids[1].add_owner(OWNER, 7);
+    world.hosts[1].is_read = true;
+    world.listen(IdService::Reliable, 0);
+    let active: Vec<IdKey> = (0..5).map(|_| world.routed(IdService::Reliable)).collect();
+    for key in &active {
+        world.connect(*key, b"");
+    }
+    world.settle();
+    assert_eq!((world.ids[1].len(), world.ids[1].connections().len()), (3, 2), "the listener and two requests");
+    let refused = world.ids[1].create(OWNER, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable);
+    assert_eq!(refused, Err(CmErrno::NoMemory));
+    let other = OwnerId(2);
+    world.ids[1].add_owner(other, 8);
+    let other = world.ids[1].create(other, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable).expect("another user");
+    world.destroy(1, other);
     world.end();
 }
 

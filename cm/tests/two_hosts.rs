@@ -400,6 +400,32 @@ fn a_flood_of_requests_stops_at_the_backlog() {
     world.end();
 }
 
+/// Exponent 31 is more than two hours.
+#[test]
+fn long_timeouts_of_a_program_keep_no_connection() {
+    let mut world = World::new(16, Faults::default());
+    world.managers[1].listen(SERVICE, 10).expect("free");
+    let wanted = Connect { packet_life_time: 30, ..wanted(SERVICE, 99) };
+    let id = world.managers[0].connect(&wanted, world.now).expect("there is room");
+    world.known[0].insert(id, Known::default());
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.established, [1, 1]);
+    world.plans.clear();
+    for host in 0..2 {
+        for id in world.known[host].keys().copied().collect::<Vec<_>>() {
+            world.carry_out(host, id, Plan::Destroy);
+        }
+    }
+    world.run(world.now + Duration::from_secs(10));
+    assert!(world.managers.iter().all(ConnectionManager::is_empty), "both are gone after TIMEWAIT");
+    // A peer that does not answer is given up as soon as with the shortest.
+    world.faults.lost = 100;
+    let id = world.managers[0].connect(&wanted, world.now).expect("there is room");
+    world.known[0].insert(id, Known::default());
+    world.run(world.now + Duration::from_secs(100));
+    assert_eq!(world.unreachable, 1);
+}
+
 #[test]
 fn many_connections_at_once_are_asked_for_in_turn() {
     let mut world = World::new(14, Faults::default());

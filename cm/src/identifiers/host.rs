@@ -56,6 +56,9 @@ pub trait Host {
     /// [`Identifiers::on_neighbor`](super::Identifiers::on_neighbor) follows when it answers.
     fn is_reachable(&mut self, peer: PeerAddress) -> bool;
 
+    /// The program has taken all events that were sent to a channel.
+    fn is_read(&mut self, channel: u32) -> bool;
+
     /// Joins a multicast group by the interface of `source`.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ impl Identifiers {
         if (req.primary.remote_gid, req.primary.local_gid) != (peer.local, peer.remote) {
             return self.manager.refuse(connection, reject_reason::INVALID_GID);
         }
-        let Some(key) = self.insert_request(connection, &request) else { return };
+        let Some(key) = self.insert_request(connection, &request, host) else { return };
         let parameters = Parameters {
             qpn: req.qpn,
             qkey: 0,
@@ -134,7 +134,7 @@ impl Identifiers {
                 return;
             }
         };
-        if let Some(key) = self.insert_request(connection, &request) {
+        if let Some(key) = self.insert_request(connection, &request, host) {
             self.tell_request(key, request.listener, data, |event| event);
         }
     }
@@ -178,8 +178,11 @@ impl Identifiers {
 
     /// The new identifier of a request; `None` if its listener has no room, or its owner has no
     /// number: the peer repeats it.
-    fn insert_request(&mut self, connection: CommId, request: &Request) -> Option<IdKey> {
+    fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
         let listener = self.ids.get_mut(&request.listener)?;
+        if listener.waiting >= listener.backlog && host.is_read(listener.channel) {
+            listener.waiting = 0;
+        }
         let has_room = listener.waiting < listener.backlog;
         let channel = listener.channel;
         let key = has_room.then(|| self.free_key(request.listener.owner).ok()).flatten();

@@ -68,7 +68,7 @@ impl ConnectionManager {
             qpn: wanted.qpn,
             remote_qpn: Qpn::from_wire(0),
             starting_psn,
-            ack_timeout,
+            ack_timeout: ack_timeout.min(time::ACK_TIMEOUT_MAX),
             response_timeout: time::RESPONSE_TIMEOUT,
             retries: time::RETRIES,
             repeated: None,
@@ -105,7 +105,8 @@ impl ConnectionManager {
             private_data: wanted.private_data,
         };
         // As long as Linux waits: 16 times the way there and back and the peer's time to answer.
-        let once = 2 * time::of_exponent(wanted.packet_life_time) + time::of_exponent(time::RESPONSE_TIMEOUT);
+        let life_time = wanted.packet_life_time.min(time::PACKET_LIFE_TIME_MAX);
+        let once = 2 * time::of_exponent(life_time) + time::of_exponent(time::RESPONSE_TIMEOUT);
         self.now = now;
         self.ask(id, CmMessage::Req(req), now, once * (1 + u32::from(time::RETRIES)));
         Ok(id)

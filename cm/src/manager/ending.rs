@@ -62,6 +62,7 @@ impl ConnectionManager {
             // Goes on until the peer has answered, or no packet is under way.
             CmState::DreqSent | CmState::TimeWait => {}
         }
+        self.keep_orphan(id);
         Ok(())
     }
 

@@ -14,8 +14,7 @@ use roced_cm::identifiers::{CmErrno, IdKey, Identifiers, Parameters};
 use roced_types::SessionId;
 
 use super::{
-    ConnectionService, GROUPS_OF_USER_MAX, IDS_OF_USER_MAX, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost,
-    owner_of,
+    ConnectionService, GROUPS_OF_USER_MAX, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost, owner_of,
 };
 use crate::environment::Environment;
 
@@ -124,9 +123,9 @@ impl CmCalls<'_, '_> {
         &mut self,
         act: impl FnOnce(&mut Identifiers, &mut CmHost<'_, '_>) -> Result<T, CmErrno>,
     ) -> Result<T, CallRefused> {
-        let ConnectionService { ids, devices, routes, owners, .. } = &mut *self.service;
+        let ConnectionService { ids, devices, routes, channels, owners, .. } = &mut *self.service;
         let owner = owners.get(&self.session).copied();
-        let mut host = CmHost::new(devices, routes, self.environment, owner);
+        let mut host = CmHost::new(devices, routes, channels, self.environment, owner);
         Ok(act(ids, &mut host)?)
     }
 
@@ -150,7 +149,6 @@ impl CmCalls<'_, '_> {
         if !is_own {
             return Err(CmErrno::Invalid.into());
         }
-        self.service.check_room(self.session)?;
         let key = self.service.ids.create(owner_of(self.session), request.channel, request.uid, space, kind)?;
         Ok(Handle { handle: key.number })
     }
@@ -271,7 +269,6 @@ impl CmCalls<'_, '_> {
     fn join(&mut self, request: &JoinCmGroupRequest) -> Reply<JoinCmGroup> {
         let key = self.key(request.id);
         let group = abi::address(&request.group)?.ok_or(CmErrno::Family)?.ip();
-        self.service.check_room(self.session)?;
         self.service.check_groups(self.session)?;
         let membership = self.with(|ids, host| ids.join(key, request.uid, group, request.send_only != 0, host))?;
         Ok(Handle { handle: membership.number })
@@ -316,19 +313,6 @@ impl ConnectionService {
         let groups: usize = of_user.map(|(session, _)| self.ids.memberships_of(owner_of(*session))).sum();
         if groups >= GROUPS_OF_USER_MAX {
             return Err(CallRefused::Limit(GROUPS_OF_USER_MAX as u32));
-        }
-        Ok(())
-    }
-
-    /// Room for one identifier more of the session's user.
-    fn check_room(&self, session: SessionId) -> Result<(), CallRefused> {
-        let Some(uid) = self.owners.get(&session).map(|owner| owner.uid) else {
-            return Err(CmErrno::NoEntry.into());
-        };
-        let of_user = self.owners.iter().filter(|(_, owner)| owner.uid == uid);
-        let count: u32 = of_user.map(|(session, _)| self.ids.count_of(owner_of(*session))).sum();
-        if count >= IDS_OF_USER_MAX {
-            return Err(CallRefused::Limit(IDS_OF_USER_MAX));
         }
         Ok(())
     }

@@ -163,6 +163,22 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_were_not_taken_go_with_their_listener() {
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        for number in 10..14 {
+            let request = CmChannelEvent { owner: 1, ..event(number, number.into(), cm_event::CONNECT_REQUEST) };
+            channel.push(key(1), request);
+            if number < 13 {
+                channel.write();
+            }
+        }
+        channel.push(key(2), event(2, 20, 0));
+        assert_eq!(take(&theirs), Some(10));
+        assert_eq!(channel.take_requests(key(1), 10), [11, 12, 13], "in the socket, and one that waits");
+        assert_eq!(channel.waiting(), 1, "that of another identifier");
+    }
+
+    #[test]
     fn a_program_that_takes_nothing_fills_its_own_channel_alone() {
         let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
         let mut pushed = 0;

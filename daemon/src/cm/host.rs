@@ -1,6 +1,6 @@
 //! The network of this host as identifiers see it.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
 use roced_cm::{
     PeerAddress,
@@ -9,7 +9,7 @@ use roced_cm::{
 };
 use roced_types::{DeviceId, address_of, gid_of, node_guid};
 
-use super::{CmDevice, IdOwner, mad_routes::MadRoutes};
+use super::{CmDevice, IdOwner, channel::EventChannel, mad_routes::MadRoutes};
 use crate::{
     environment::{Environment, Network},
     net::{GidTableEntry, RoceVersion},
@@ -26,6 +26,7 @@ const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 pub(super) struct CmHost<'a, 'e> {
     devices: &'a [CmDevice],
     routes: &'a mut MadRoutes,
+    channels: &'a mut BTreeMap<u32, EventChannel>,
     environment: &'a mut Environment<'e>,
     /// Of the program that calls.
     owner: Option<IdOwner>,
@@ -35,10 +36,11 @@ impl<'a, 'e> CmHost<'a, 'e> {
     pub(super) const fn new(
         devices: &'a [CmDevice],
         routes: &'a mut MadRoutes,
+        channels: &'a mut BTreeMap<u32, EventChannel>,
         environment: &'a mut Environment<'e>,
         owner: Option<IdOwner>,
     ) -> Self {
-        Self { devices, routes, environment, owner }
+        Self { devices, routes, channels, environment, owner }
     }
 
     /// The GID of a device that is `address`, by RoCEv2; on interface `scope` if that is not 0.
@@ -149,7 +151,12 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn is_reachable(&mut self, peer: PeerAddress) -> bool {
-        handed_over(&peer, self.devices, self.environment).is_some() || self.routes.is_reachable(peer, self.environment)
+        handed_over(&peer, self.devices, self.environment).is_some()
+            || self.routes.is_reachable(peer, self.account(), self.environment)
+    }
+
+    fn is_read(&mut self, channel: u32) -> bool {
+        self.channels.get_mut(&channel).is_none_or(EventChannel::is_read)
     }
 
     fn join(&mut self, source: &DeviceAddress, group: IpAddr) -> Result<(), i32> {

@@ -32,6 +32,15 @@ const WAITING_MAX: usize = 64;
 /// Unused ways are forgotten after this time.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
+/// Neighbors that are asked for a user at a time: the kernel has room for a thousand of all.
+const RESOLVING_MAX: usize = 64;
+
+/// A neighbor that does not answer is forgotten after this time.
+const RESOLVING_KEPT: Duration = Duration::from_secs(5);
+
+/// In place of a user: the way is for an answer.
+const STRANGER: u32 = u32::MAX;
+
 /// New ways at once, and how soon another one: strangers cause them.
 const NEW_WAYS: u32 = 256;
 const NEW_WAY_EVERY: Duration = Duration::from_millis(5);
@@ -42,6 +51,8 @@ const HOP_LIMIT: u8 = 64;
 struct MadRoute {
     follow: FollowId,
     next: NextHop,
+    /// The user that asked for it.
+    account: u32,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
 }
@@ -73,19 +84,24 @@ impl Default for MadRoutes {
 }
 
 impl MadRoutes {
-    /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on.
-    pub(super) fn is_reachable(&mut self, peer: PeerAddress, environment: &mut Environment<'_>) -> bool {
-        let next = self.way(peer, environment).map(|way| way.next);
+    /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on, unless
+    /// the user has asked for many others.
+    pub(super) fn is_reachable(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> bool {
+        let is_open = |way: &&MadRoute| way.account == account && way.next == NextHop::Resolving;
+        if !self.ways.contains_key(&peer) && self.ways.values().filter(is_open).count() >= RESOLVING_MAX {
+            return false;
+        }
+        let next = self.way(peer, account, environment).map(|way| way.next);
         matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
     }
 
-    fn way(&mut self, peer: PeerAddress, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
+    fn way(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
         let now = Instant::now();
         if !self.ways.contains_key(&peer) {
             let source = entry_of(environment.network, &peer)?;
             let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
             self.by_follow.entry(follow).or_default().push(peer);
-            self.ways.insert(peer, MadRoute { follow, next, waiting: VecDeque::new(), used: now });
+            self.ways.insert(peer, MadRoute { follow, next, account, waiting: VecDeque::new(), used: now });
         }
         let way = self.ways.get_mut(&peer)?;
         way.used = now;
@@ -119,7 +135,7 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         }
-        let Some(way) = self.way(peer, environment) else {
+        let Some(way) = self.way(peer, STRANGER, environment) else {
             self.dropped += 1;
             return;
         };
@@ -157,16 +173,19 @@ impl MadRoutes {
 
     /// When [`Self::drop_unused`] wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.ways.is_empty()).then_some(self.looked + UNUSED_MAX / 2)
+        (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT)
     }
 
     /// Forgets the ways that were not used for long.
     pub(super) fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
-        if self.looked + UNUSED_MAX / 2 > now {
+        if self.looked + RESOLVING_KEPT > now {
             return;
         }
         self.looked = now;
-        let is_unused = |way: &MadRoute| way.used + UNUSED_MAX <= now;
+        let is_unused = |way: &MadRoute| {
+            let kept = if way.next == NextHop::Resolving { RESOLVING_KEPT } else { UNUSED_MAX };
+            way.used + kept <= now
+        };
         let unused: Vec<PeerAddress> =
             self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, _)| *peer).collect();
         for peer in unused {

@@ -16,7 +16,7 @@ mod host;
 mod mad_routes;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -28,7 +28,7 @@ use nix::{
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::{
     CmConfig, PeerAddress,
-    identifiers::{CmErrno, EventKind, IdKey, Identifiers, OwnerId},
+    identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
     wire::{CmMessage, CommId, MAD_BYTES, sidr_status},
 };
 use roced_types::{DeviceId, Qpn, SessionId, WorkerId};
@@ -93,8 +93,6 @@ pub(crate) struct ConnectionService {
     qps: BTreeMap<Qpn, u32>,
     /// New channels, and those that wait for room or do not any more.
     changed: BTreeMap<u32, Interest>,
-    /// Channels with requests that their program may not have taken.
-    with_requests: BTreeSet<u32>,
     /// Datagrams to an address or VLAN that the device does not have.
     wrong_address: u64,
     epoch: Instant,
@@ -128,7 +126,7 @@ const ENDED_AT_ONCE: usize = 256;
 impl ConnectionService {
     pub(crate) fn new(devices: Vec<CmDevice>, seed: u64) -> Self {
         Self {
-            ids: Identifiers::new(&CmConfig { seed, connections_max: CONNECTIONS_MAX }),
+            ids: Identifiers::new(&CmConfig { seed, connections_max: CONNECTIONS_MAX }, IDS_OF_USER_MAX),
             devices,
             routes: MadRoutes::default(),
             channels: BTreeMap::new(),
@@ -141,7 +139,6 @@ impl ConnectionService {
                 / CHANNELS_OF_USER_PART,
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
-            with_requests: BTreeSet::new(),
             wrong_address: 0,
             epoch: Instant::now(),
         }
@@ -149,6 +146,7 @@ impl ConnectionService {
 
     /// A session opens the connection manager.
     pub(crate) fn open(&mut self, session: SessionId, uid: u32, is_privileged: bool) {
+        self.ids.add_owner(owner_of(session), uid);
         self.owners.insert(session, IdOwner { uid, is_privileged });
     }
 
@@ -186,7 +184,7 @@ impl ConnectionService {
                 self.ending.pop_front();
                 continue;
             };
-            let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
+            let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
             // It is there.
             let _ = self.ids.destroy(key, &mut host, now);
         }
@@ -215,8 +213,7 @@ impl ConnectionService {
 
     fn take_datagram(&mut self, from: PeerAddress, bytes: &[u8; MAD_BYTES], environment: &mut Environment<'_>) {
         let now = self.now();
-        self.note_read_channels();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
+        let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_datagram(from, bytes, &mut host, now);
     }
 
@@ -244,7 +241,7 @@ impl ConnectionService {
     /// Time has passed.
     pub(crate) fn on_deadline(&mut self, environment: &mut Environment<'_>) {
         let now = self.now();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, environment, None);
+        let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_timeout(&mut host, now);
         self.routes.drop_unused(Instant::now(), environment);
         self.flush(environment);
@@ -267,9 +264,6 @@ impl ConnectionService {
             let sequence = self.sequences.entry(session).or_insert(0);
             *sequence += 1;
             let message = abi::event_message(&event, *sequence, &self.devices);
-            if event.kind == EventKind::ConnectRequest {
-                self.with_requests.insert(event.channel);
-            }
             if let Some(channel) = self.channels.get_mut(&event.channel) {
                 channel.push(event.owner, message);
             }
@@ -289,19 +283,6 @@ impl ConnectionService {
     /// Channels that are to be watched in another way than before.
     pub(crate) fn take_changed_channels(&mut self) -> BTreeMap<u32, Interest> {
         std::mem::take(&mut self.changed)
-    }
-
-    /// Backlogs count the requests that programs have not taken.
-    fn note_read_channels(&mut self) {
-        let Self { with_requests, channels, ids, .. } = self;
-        with_requests.retain(|number| {
-            let Some(channel) = channels.get_mut(number) else { return false };
-            let is_read = channel.is_read();
-            if is_read {
-                ids.on_channel_read(owner_of(channel.session), *number);
-            }
-            !is_read
-        });
     }
 
     /// Programs closed these channels without a call: their identifiers go.
@@ -364,7 +345,6 @@ impl ConnectionService {
             // The new identifier of a request is of the channel on which the request is taken.
             if event.kind == cm_event::CONNECT_REQUEST {
                 let _ = self.ids.migrate(IdKey { number: event.id, ..key }, channel);
-                self.with_requests.insert(channel);
             }
             if let Some(new) = self.channels.get_mut(&channel) {
                 new.push(key, event);

@@ -38,6 +38,7 @@ const LONG: Duration = Duration::from_secs(2000);
 struct Network {
     joined: Vec<IpAddr>,
     is_neighbor_known: bool,
+    is_read: bool,
 }
 
 const DEVICE_ADDRESS: DeviceAddress =
@@ -82,6 +83,10 @@ impl Host for Network {
         false
     }
 
+    fn is_read(&mut self, _: u32) -> bool {
+        self.is_read
+    }
+
     fn account(&self) -> u32 {
         1
     }
@@ -111,7 +116,7 @@ struct Machine {
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut machine = Machine {
-        ids: Identifiers::new(&CmConfig { seed: 1, connections_max: CONNECTIONS_MAX }),
+        ids: Identifiers::new(&CmConfig { seed: 1, connections_max: CONNECTIONS_MAX }, 1000),
         network: Network { is_neighbor_known: true, ..Network::default() },
         now: Duration::from_secs(1),
         keys: Vec::new(),
@@ -143,7 +148,11 @@ impl Machine {
     fn address(input: &mut Input<'_>) -> SocketAddr {
         let port = input.of(&PORTS);
         let address = input.of(&[[10, 0, 0, 1], PEERS[0], PEERS[1], [0; 4], [127, 0, 0, 1], [239, 1, 2, 3]]);
-        if input.byte() % 8 == 0 { SocketAddr::from(([0; 16], port)) } else { SocketAddr::from((address, port)) }
+        if input.byte().is_multiple_of(8) {
+            SocketAddr::from(([0; 16], port))
+        } else {
+            SocketAddr::from((address, port))
+        }
     }
 
     fn call(&mut self, input: &mut Input<'_>) {
@@ -175,14 +184,15 @@ impl Machine {
             12 => ids.establish(key, network, now),
             13 => {
                 let group = IpAddr::from([239, 0, 0, input.byte()]);
-                ids.join(key, 3, group, input.byte() % 2 == 0, network).map(|membership| self.keys.push(membership))
+                ids.join(key, 3, group, input.byte().is_multiple_of(2), network)
+                    .map(|membership| self.keys.push(membership))
             }
             14 => {
                 let value = input.byte();
                 let option = input.of(&[
                     IdOption::TypeOfService(value),
-                    IdOption::ReuseAddress(value % 2 == 0),
-                    IdOption::FamilyOnly(value % 2 == 0),
+                    IdOption::ReuseAddress(value.is_multiple_of(2)),
+                    IdOption::FamilyOnly(value.is_multiple_of(2)),
                     IdOption::AckTimeout(value),
                 ]);
                 ids.set_option(key, option)
@@ -251,7 +261,7 @@ impl Machine {
         match input.byte() % 4 {
             0 => self.network.is_neighbor_known ^= true,
             1 => self.ids.on_device_removal(DeviceId(0), self.now),
-            2 => self.ids.on_channel_read(input.of(&OWNERS), u32::from(input.byte() % 3)),
+            2 => self.network.is_read ^= true,
             _ => {
                 let remote = gid_of(IpAddr::from(input.of(&PEERS)));
                 let peer = PeerAddress { device: DeviceId(0), vlan: None, local: gid_of(OWN), remote };
@@ -332,6 +342,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let request = |attribute: u8| [&[12, 0, attribute][..], &[5; 72], &[0, 2, 1]].concat();
     vec![
         seed("a-listener-and-requests", &[create(0), call(2, &[2, 3, 1]), call(6, &[3]), request(1), request(1)]),
+        seed("time-that-passes", &[create(0), vec![18, 0xff, 0xff], create(2), vec![19, 0]]),
+        seed("a-device-that-goes", &[create(0), call(3, &[0, 1, 2, 1, 1]), vec![19, 1]]),
         seed("a-datagram-service", &[create(2), call(2, &[2, 3, 1]), call(6, &[3]), request(8)]),
         seed("a-connection", &[create(0), call(3, &[0, 1, 2, 1, 1]), call(5, &[]), call(7, &[]), vec![18, 0, 9]]),
     ]
