@@ -69,8 +69,8 @@ pub struct CmConfig {
 /// Connections without their program, at most.
 const ORPHANS_MAX: usize = 1 << 14;
 
-/// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet. More
-/// at once would be lost in the queues of both hosts, each at the cost of a repetition.
+/// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet.
+/// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
 
 /// Requests to a peer.
@@ -383,8 +383,8 @@ impl ConnectionManager {
         }
     }
 
-    /// A connection goes on without its program. The oldest of too many are forgotten: programs that
-    /// come and go must not take all places.
+    /// A connection goes on without its program. The oldest of too many are forgotten: programs
+    /// that come and go must not take all places.
     fn keep_orphan(&mut self, id: CommId) {
         if !self.connections.contains_key(&id) {
             return;

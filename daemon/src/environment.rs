@@ -1,5 +1,5 @@
-//! Interface of client sessions and of the connection manager to the rest of the daemon: its workers,
-//! and its view of the network.
+//! Interface of client sessions and of the connection manager to the rest of the daemon: its
+//! workers, and its view of the network.
 
 use std::{io, net::IpAddr};
 

@@ -92,8 +92,8 @@ impl Identifiers {
         Ok(())
     }
 
-    /// Finds the device and the neighbor that lead to `destination`; an event reports the result. An
-    /// identifier that is not bound is bound first, to `source` if there is one.
+    /// Finds the device and the neighbor that lead to `destination`; an event reports the result.
+    /// An identifier that is not bound is bound first, to `source` if there is one.
     ///
     /// # Errors
     /// Those of [`Self::bind`], [`CmErrno::NetUnreachable`].
@@ -135,8 +135,8 @@ impl Identifiers {
         Ok(())
     }
 
-    /// The route to `destination`: the peer, or `None` if an event has reported that no device leads
-    /// there.
+    /// The route to `destination`: the peer, or `None` if an event has reported that no device
+    /// leads there.
     fn find_route(
         &mut self,
         key: IdKey,

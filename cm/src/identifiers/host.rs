@@ -29,8 +29,8 @@ pub trait Host {
     /// The device that has a local address. `scope` is the interface of a link-local one.
     ///
     /// # Errors
-    /// [`CmErrno::AddressNotAvailable`] if the address is not of this host, [`CmErrno::NoDevice`] if
-    /// it is on no device.
+    /// [`CmErrno::AddressNotAvailable`] if the address is not of this host, [`CmErrno::NoDevice`]
+    /// if it is on no device.
     fn local(&mut self, address: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno>;
 
     /// The local address of a datagram's destination, on its device.
@@ -46,7 +46,7 @@ pub trait Host {
     /// the program chose it.
     ///
     /// # Errors
-    /// [`CmErrno::NetUnreachable`] without a route, [`CmErrno::NoDevice`] if it leaves by no device.
+    /// [`CmErrno::NetUnreachable`] without a route, [`CmErrno::NoDevice`] if no device is on it.
     fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno>;
 
     /// A device with an active port, for the loopback address.

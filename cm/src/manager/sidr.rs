@@ -1,4 +1,5 @@
-//! Datagram services: one message asks for the queue pair of a service, one answers (IBTA v1 12.11).
+//! Datagram services: one message asks for the queue pair of a service, one answers (IBTA v1
+//! 12.11).
 
 use core::time::Duration;
 

@@ -84,8 +84,8 @@ impl Default for MadRoutes {
 }
 
 impl MadRoutes {
-    /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on, unless
-    /// the user has asked for many others.
+    /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on,
+    /// unless the user has asked for many others.
     pub(super) fn is_reachable(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> bool {
         let is_open = |way: &&MadRoute| way.account == account && way.next == NextHop::Resolving;
         if !self.ways.contains_key(&peer) && self.ways.values().filter(is_open).count() >= RESOLVING_MAX {
@@ -121,8 +121,8 @@ impl MadRoutes {
         may
     }
 
-    /// Sends a datagram, now or when the neighbor has answered. A new way for an answer to a stranger
-    /// counts against the rate of such ways.
+    /// Sends a datagram, now or when the neighbor has answered. A new way for an answer to a
+    /// stranger counts against the rate of such ways.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,

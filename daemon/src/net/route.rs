@@ -41,8 +41,8 @@ pub(super) fn find(
     Ok(route.and_then(|route| hop_of(&route, destination)))
 }
 
-/// Asks the kernel for the address from which it sends to `destination`, by interface `out` if it is
-/// given; the destination may be of this host itself. `None` without a route.
+/// Asks the kernel for the address from which it sends to `destination`, by interface `out` if it
+/// is given; the destination may be of this host itself. `None` without a route.
 pub(super) fn source(requests: &mut Requests, destination: IpAddr, out: Option<u32>) -> io::Result<Option<IpAddr>> {
     let route = first_route(requests, question(None, destination, out))?;
     let attributes = route.map(|route| route.attributes).unwrap_or_default();
