@@ -85,7 +85,7 @@ pub(crate) struct ConnectionService {
     /// User and privilege of each session with identifiers.
     owners: BTreeMap<SessionId, IdOwner>,
     /// Sessions and channels that are gone, with identifiers that are left.
-    ending: VecDeque<Leftover>,
+    ending: VecDeque<Departed>,
     /// Channels of each user.
     channels_of_user: BTreeMap<u32, u64>,
     channels_of_user_max: u64,
@@ -100,7 +100,7 @@ pub(crate) struct ConnectionService {
 
 /// Gone with identifiers.
 #[derive(Clone, Copy, Debug)]
-enum Leftover {
+enum Departed {
     Session(SessionId),
     Channel(SessionId, u32),
 }
@@ -157,7 +157,7 @@ impl ConnectionService {
             for number in of_session.map(|(number, _)| *number).collect::<Vec<_>>() {
                 self.remove_channel(number);
             }
-            self.ending.push_back(Leftover::Session(session));
+            self.ending.push_back(Departed::Session(session));
         }
     }
 
@@ -172,11 +172,11 @@ impl ConnectionService {
         for _ in 0..ENDED_AT_ONCE {
             let Some(gone) = self.ending.front().copied() else { break };
             let left = match gone {
-                Leftover::Session(session) => self.ids.first_of(owner_of(session)),
-                Leftover::Channel(session, channel) => self.ids.of_channel(owner_of(session), channel).next(),
+                Departed::Session(session) => self.ids.first_of(owner_of(session)),
+                Departed::Channel(session, channel) => self.ids.of_channel(owner_of(session), channel).next(),
             };
             let Some(key) = left else {
-                if let Leftover::Session(session) = gone {
+                if let Departed::Session(session) = gone {
                     self.ids.forget_owner(owner_of(session));
                     self.owners.remove(&session);
                     self.sequences.remove(&session);
@@ -290,7 +290,7 @@ impl ConnectionService {
         let Some(session) = self.remove_channel(number) else { return };
         debug!(%session, channel = number, "event channel closed");
         // A few are gone at once, thousands by and by.
-        self.ending.push_front(Leftover::Channel(session, number));
+        self.ending.push_front(Departed::Channel(session, number));
         self.end_some(environment);
     }
 
