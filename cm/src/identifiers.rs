@@ -374,11 +374,6 @@ impl Identifiers {
         &self.manager
     }
 
-    /// Connections, to name adapters.
-    pub const fn connections_mut(&mut self) -> &mut ConnectionManager {
-        &mut self.manager
-    }
-
     /// Counters so far.
     pub const fn counters(&self) -> &CmCounters {
         self.manager.counters()

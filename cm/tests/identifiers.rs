@@ -133,11 +133,7 @@ impl World {
             is_read: false,
             joined: Vec::new(),
         };
-        let ids = |seed| {
-            let mut ids = Identifiers::new(&CmConfig { seed, connections_max: 10_000 }, 1000);
-            ids.connections_mut().set_adapter(DeviceId(0), CaGuid(seed));
-            ids
-        };
+        let ids = |seed| Identifiers::new(&CmConfig { seed, connections_max: 10_000 }, 1000);
         Self {
             now: SECOND,
             hosts: [host(1), host(2)],
@@ -315,6 +311,24 @@ fn events_and_parameters_of_a_connection_are_those_of_linux() {
     assert_eq!(world.next(0).kind, EventKind::TimeWaitExit);
     world.nothing(0);
     world.nothing(1);
+    world.end();
+}
+
+/// A peer finds connections by it: without one, all hosts are the same.
+#[test]
+fn requests_and_replies_name_their_adapter() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    world.drops = |_, mad| {
+        match &mad.message {
+            CmMessage::Req(req) => assert_eq!(req.local_ca, CaGuid(1)),
+            CmMessage::Rep(rep) => assert_eq!(rep.local_ca, CaGuid(2)),
+            _ => {}
+        }
+        false
+    };
+    world.connected();
+    assert!(world.sent >= 3);
     world.end();
 }
 

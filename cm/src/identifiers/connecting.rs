@@ -101,6 +101,8 @@ impl Identifiers {
             }
             let private_data = behind(header, private_data, REQ_DATA_BYTES)?;
             let wanted = id.wanted(parameters, private_data)?;
+            let device = id.device.ok_or(CmErrno::Invalid)?;
+            self.manager.set_adapter(device.device, device.adapter);
             self.manager.connect(&wanted, now)?
         };
         let id = self.id(key)?;

@@ -83,6 +83,7 @@ impl Identifiers {
         if (req.primary.remote_gid, req.primary.local_gid) != (peer.local, peer.remote) {
             return self.manager.refuse(connection, reject_reason::INVALID_GID);
         }
+        self.manager.set_adapter(request.device.device, request.device.adapter);
         let Some(key) = self.insert_request(connection, &request, host) else { return };
         let parameters = Parameters {
             qpn: req.qpn,

@@ -22,6 +22,7 @@ use crate::{
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Host a, as its programs are told of it.
 const HOST_IPV4: &str = "10.10.0.1";
+const HOST_IPV6: &str = "fd00:10::1";
 /// Of the interfaces; the largest path MTU needs as much.
 const MTU: u32 = 4200;
 /// The guest's port of the switch, and host a's.
@@ -172,6 +173,23 @@ impl Bench {
         }
     }
 
+    /// The same, over a network other than the link's own.
+    pub(crate) fn address_of(side: Side, network: Network) -> &'static str {
+        match (side, network) {
+            (_, Network::Ipv4) => Self::address(side),
+            (Side::Roced, _) => HOST_IPV6,
+            (Side::Rxe, _) => guest::IPV6,
+        }
+    }
+
+    /// Where the test program of a side leaves its process id.
+    pub(crate) fn process_file(&self, side: Side) -> String {
+        match side {
+            Side::Roced => self.folder.join("program.pid").display().to_string(),
+            Side::Rxe => "/run/program.pid".to_owned(),
+        }
+    }
+
     /// The index of a side's GID for a network.
     pub(crate) fn gid_index(&self, side: Side, network: Network) -> Result<usize> {
         let gids = &self.gids[side as usize];
@@ -189,6 +207,11 @@ impl Bench {
             None => self.lab(&["fault", "--drop", "0"]),
         }
         .map(drop)
+    }
+
+    /// Drops one datagram of an unreliable service, counted from now on.
+    pub(crate) fn drop_datagram(&self, nth: u8) -> Result<()> {
+        self.lab(&["fault", "--nth", &format!("0x64:{nth}:drop")]).map(drop)
     }
 
     /// How many frames were dropped, duplicated and corrupted since the faults were set.

@@ -232,6 +232,11 @@ pub(crate) fn source_port(a: u32, b: u32) -> u16 {
     value ^= value >> 20;
     value ^= value >> 40;
     let label = (value & 0xf_ffff) as u32;
+    port_of_label(label)
+}
+
+/// UDP source port of a flow label, as annex A17 has it in Linux.
+pub(crate) fn port_of_label(label: u32) -> u16 {
     (((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) | 0xc000) as u16
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     bench::{Bench, SOON},
+    cm,
     expect::{self, Quirk},
     parting::{self, Parting},
     process::Ended,
@@ -45,6 +46,7 @@ pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder:
         Run::Stock(stock) => stock_pair(bench, scenario, stock, port),
         Run::Ends(what) => ends_pair(bench, scenario, what, port),
         Run::Client => client(bench, scenario, port),
+        Run::Cm(test) => cm::run(bench, scenario, test, port),
         Run::Reboot => reboot(bench, scenario, port),
     };
     let harmed = bench.faults()?;

@@ -20,7 +20,7 @@ use crate::process::{Ended, Running};
 pub(crate) const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x10, 0x00, 0x03];
 /// Its addresses, on host a's networks.
 pub(crate) const IPV4: &str = "10.10.0.3";
-const IPV6: &str = "fd00:10::3";
+pub(crate) const IPV6: &str = "fd00:10::3";
 /// Commands that it runs at a time.
 const AGENTS: usize = 3;
 /// Without KVM on a busy machine.

@@ -8,6 +8,7 @@
 
 mod bench;
 mod check;
+mod cm;
 mod compare;
 mod document;
 mod drive;

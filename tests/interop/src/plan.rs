@@ -5,11 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::scenario::{Harm, MTUS, Network, QUESTIONS, RATES, Run, SIZES, Scenario, Side, Stock};
+use crate::{
+    cm,
+    scenario::{Harm, MTUS, Network, QUESTIONS, RATES, Run, SIZES, Scenario, Side, Stock},
+};
 
 /// Most scenarios that a run has time for.
 #[cfg(test)]
-const SCENARIOS_MAX: usize = 120;
+const SCENARIOS_MAX: usize = 160;
 
 /// A value of each dimension, by its place: program, client, size, path MTU, network, rate, harm.
 type Row = [u8; DIMENSIONS];
@@ -27,8 +30,9 @@ const SPANS: Row = [
 /// Two values of two dimensions.
 type Duo = ((u8, u8), (u8, u8));
 
-/// Scenarios that are left out, and why. Each is a rule of [`is_possible`].
-pub(crate) const LEFT_OUT: [&str; 6] = [
+/// Scenarios that are left out, and why. All but the last are rules of
+/// [`is_possible`].
+pub(crate) const LEFT_OUT: [&str; 7] = [
     "messages of UD that are longer than the path MTU: there are none",
     "ib_atomic_*: 8 bytes, no other size",
     "frames lost, corrupted or repeated under UC and UD where the program counts what arrives (ibv_uc_pingpong, ibv_ud_pingpong, ib_send_bw -c UC, \
@@ -36,6 +40,7 @@ pub(crate) const LEFT_OUT: [&str; 6] = [
     "ibv_ud_pingpong at a path MTU of its own choice: it takes the port's, 4096",
     "ibv_*_pingpong with messages of 1 MiB: their ACK timer is 67 ms, and a guest without KVM takes longer to receive one; perftest runs them",
     "the sort of fault where its rate is 0",
+    "rdma_cm: a lost DREQ of Linux, which is not repeated; perftest over IPv6; multicast, XRC",
 ];
 
 /// Whether a combination can be run, and tells another from those that look alike to the program.
@@ -121,6 +126,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(covering());
     all.push(Scenario::plain(Run::Client, Side::Roced));
     all.push(Scenario { harm: Some((Harm::Drop, "2%")), ..Scenario::plain(Run::Client, Side::Roced) });
+    all.extend(cm::all());
     // Last: state that a new guest does not bring back would show in the next scenario, so each is
     // followed by one more.
     for client in Side::BOTH {
@@ -151,6 +157,7 @@ pub(crate) fn short() -> Vec<Scenario> {
         })
         .collect();
     few.push(Scenario::plain(Run::Client, Side::Roced));
+    few.extend(cm::short());
     few
 }
 

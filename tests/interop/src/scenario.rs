@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::cm::CmTest;
+
 /// The implementation at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
@@ -210,6 +212,8 @@ pub(crate) enum Run {
     Ends(&'static str),
     /// The project's own client, every operation both ways, against `rxe-peer.c`.
     Client,
+    /// Programs of librdmacm.
+    Cm(CmTest),
     /// The guest goes away under load, and another comes.
     Reboot,
 }
@@ -236,13 +240,14 @@ impl Scenario {
             Run::Stock(stock) => stock.command().to_owned(),
             Run::Ends(what) => format!("ends {what}"),
             Run::Client => "e2e-client rxe".to_owned(),
+            Run::Cm(test) => format!("rdma_cm: {}", test.program()),
             Run::Reboot => "guest reboots".to_owned(),
         }
     }
 
     /// The largest payload that a packet may have, where it is one for all connections.
     pub(crate) fn path_mtu(&self) -> Option<u32> {
-        (self.run != Run::Client).then_some(self.mtu)
+        (!matches!(self.run, Run::Client | Run::Cm(_))).then_some(self.mtu)
     }
 
     /// The side that asks, and the side that is asked.
@@ -267,7 +272,7 @@ impl Scenario {
             Run::Stock(stock) => stock.is_answered(),
             // The other end has no such queue pair.
             Run::Ends(what) => what != "retry-exceeded",
-            Run::Client | Run::Reboot => true,
+            Run::Client | Run::Cm(_) | Run::Reboot => true,
         };
         side == self.client || is_answered
     }

@@ -79,6 +79,16 @@ pub(crate) struct Seen {
     pub(crate) udp_checksum: u16,
     /// Bytes behind the IP packet.
     pub(crate) trailer_bytes: usize,
+    /// Of a packet to queue pair 1.
+    pub(crate) mad: Option<Datagram>,
+}
+
+/// A management datagram.
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) qkey: u32,
+    pub(crate) source_qpn: u32,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The relevant fields of an IP header.
@@ -177,6 +187,13 @@ fn parse(frame: &[u8]) -> Option<Seen> {
     let sum = payload
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let dest_qpn = be32(packet, 4)? & 0xff_ffff;
+    let mad = if service == Service::Ud && dest_qpn == 1 {
+        let (qkey, source_qpn) = (be32(first, 0)?, be32(first, 4)? & 0xff_ffff);
+        Some(Datagram { qkey, source_qpn, bytes: payload.to_vec() })
+    } else {
+        None
+    };
     Some(Seen {
         number: 0,
         at_ns: 0,
@@ -193,7 +210,7 @@ fn parse(frame: &[u8]) -> Option<Seen> {
         version: flags & 0xf,
         pkey: be16(packet, 2)?,
         byte4: *packet.get(4)?,
-        dest_qpn: be32(packet, 4)? & 0xff_ffff,
+        dest_qpn,
         ack_request: packet.get(8)? & 0x80 != 0,
         psn: be32(packet, 8)? & 0xff_ffff,
         dma_va: has_reth.then(|| bytes(first, 0).map(u64::from_be_bytes)).flatten(),
@@ -207,6 +224,7 @@ fn parse(frame: &[u8]) -> Option<Seen> {
         source_port: be16(frame, udp_at)?,
         udp_checksum: be16(frame, udp_at + 6)?,
         trailer_bytes: frame.len() - end,
+        mad,
     })
 }
 

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    check::{self, Lives},
+    check::{self, Lives, Violation},
     guest, process,
     scenario::Side,
     trace::{self, Seen},
@@ -59,8 +59,12 @@ pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
         } else if let Some(first) = complaints.first() {
             verdict.theirs.insert("tshark", (complaints.len(), first.clone()));
         }
+        for violation in check::check_datagrams(&frames, side) {
+            note(violation, side, &mut verdict);
+        }
         ports[side as usize] = frames;
     }
+    ports.iter_mut().for_each(|frames| check::mads::forget_labels(frames));
     judge(&ports, mtu, &mut verdict);
     verdict.ports = ports;
     Ok(verdict)
@@ -74,12 +78,17 @@ fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
         verdict.sent[side as usize] = findings.sent;
         verdict.unrelated += findings.unrelated;
         for violation in findings.violations {
-            if side == Side::Roced {
-                verdict.ours.push(violation.to_string());
-            } else {
-                verdict.theirs.entry(violation.rule).or_insert_with(|| (0, violation.to_string())).0 += 1;
-            }
+            note(violation, side, verdict);
         }
+    }
+}
+
+/// An error of ours, or a deviation of rxe.
+fn note(violation: Violation, side: Side, verdict: &mut Verdict) {
+    if side == Side::Roced {
+        verdict.ours.push(violation.to_string());
+    } else {
+        verdict.theirs.entry(violation.rule).or_insert_with(|| (0, violation.to_string())).0 += 1;
     }
 }
 

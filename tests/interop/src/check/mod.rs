@@ -14,6 +14,7 @@
 mod course;
 pub(crate) mod last_ack;
 mod lives;
+pub(crate) mod mads;
 mod requester;
 mod responder;
 #[cfg(test)]
@@ -125,6 +126,13 @@ pub(crate) fn check(frames: &[Seen], side: Side, lives: &Lives) -> Findings {
         }
     }
     findings
+}
+
+/// Checks of the datagrams that `side` sent, and of the packets of their connections.
+pub(crate) fn check_datagrams(frames: &[Seen], side: Side) -> Vec<Violation> {
+    let mut findings = Findings::default();
+    mads::check(frames, side, &mut findings);
+    findings.violations
 }
 
 /// Checks of each frame by itself.

@@ -4,6 +4,7 @@
 
 mod last_ack;
 mod lives;
+mod mads;
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,268 @@
+//! Programs of the distribution's librdmacm at both ends, connected by the connection manager of
+//! Linux at one of them and by roced's at the other: data, refusals, and the sudden end of a
+//! program.
+
+use std::{fmt::Write as _, thread, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    bench::{Bench, SOON},
+    drive::Told,
+    process::Ended,
+    scenario::{Network, Scenario, Side},
+};
+
+/// Rounds of `rping`.
+const ROUNDS: usize = 20;
+/// Datagrams of a connection, in the order in which they are sent.
+const DATAGRAMS: [&str; 5] = ["REQ", "REP", "RTU", "DREQ", "DREP"];
+/// Datagrams of the connection manager that are lost come again after 4 to 6 s, some of them twice.
+const LIMIT: Duration = Duration::from_secs(100);
+/// Frames that pass before a program is killed.
+const LOAD: u64 = 300;
+/// Words in the guest kernel's log that mean trouble.
+const TROUBLE: &str = "warn|bug|oops|error|fail|stuck|leak|call trace";
+
+/// A test of a connection manager against the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmTest {
+    /// READ, WRITE and SEND, and a comparison of the data.
+    Rping,
+    /// So many connections at a time.
+    Ucmatose(u8),
+    /// Datagrams to a service that SIDR finds.
+    Udaddy,
+    /// Sockets over RDMA, with a comparison of the data.
+    Rstream,
+    WriteBw,
+    /// `rping`, with one of the datagrams lost: REQ, REP, RTU, DREQ, DREP.
+    Lost(u8),
+    /// No listener at the port.
+    NoListener,
+    /// The server's program is killed under load.
+    ServerKilled,
+    ClientKilled,
+}
+
+impl CmTest {
+    pub(crate) fn program(self) -> String {
+        match self {
+            Self::Rping => format!("rping -v -V -C {ROUNDS}"),
+            Self::Ucmatose(connections) => format!("ucmatose -c {connections}"),
+            Self::Udaddy => "udaddy -c 4".to_owned(),
+            Self::Rstream => "rstream -T v -S 65536 -I 4 -C 8".to_owned(),
+            Self::WriteBw => "ib_write_bw -R -F -n 50 -s 65536 -u 16".to_owned(),
+            Self::Lost(nth) => format!("{}, {} lost", Self::Rping.program(), DATAGRAMS[usize::from(nth) - 1]),
+            Self::NoListener => "rping, no listener".to_owned(),
+            Self::ServerKilled => "rping, server killed".to_owned(),
+            Self::ClientKilled => "rping, client killed".to_owned(),
+        }
+    }
+
+    /// Command lines of client and server.
+    fn commands(self, network: Network, client: Side, port: u16) -> [String; 2] {
+        let address = Bench::address_of(client.other(), network);
+        match self {
+            Self::Rping | Self::Lost(_) => [
+                format!("{} -c -a {address} -p {port}", Self::Rping.program()),
+                format!("rping -v -s -a {address} -p {port}"),
+            ],
+            Self::NoListener | Self::ServerKilled | Self::ClientKilled => {
+                ["c", "s"].map(|role| format!("rping -{role} -a {address} -p {port}"))
+            }
+            // It has no option for its port.
+            Self::Udaddy => ["s", "b"].map(|role| format!("{} -{role} {address}", self.program())),
+            Self::Ucmatose(_) | Self::Rstream => {
+                ["s", "b"].map(|role| format!("{} -{role} {address} -p {port}", self.program()))
+            }
+            Self::WriteBw => {
+                let server = format!("{} -p {port}", self.program());
+                [format!("{server} {address}"), server]
+            }
+        }
+    }
+
+    /// Errors in the output of client and server.
+    fn check(self, [asked, served]: [&Ended; 2]) -> Result<()> {
+        let count = |ended: &Ended, text: &str| ended.output.lines().filter(|line| line.starts_with(text)).count();
+        match self {
+            // Its exit code says nothing: it takes the end of the connection for an error.
+            Self::Rping | Self::Lost(_) => {
+                let rounds = [count(asked, "ping data: rdma-ping-"), count(served, "server ping data: rdma-ping-")];
+                ensure!(rounds == [ROUNDS; 2], "{rounds:?} rounds of {ROUNDS}");
+                ensure!(!asked.output.contains("mismatch"), "wrong data");
+            }
+            Self::Ucmatose(_) | Self::Udaddy => {
+                ensure!([asked, served].iter().all(|ended| ended.output.contains("return status 0")), "status not 0");
+            }
+            _ => {}
+        }
+        let may_fail = matches!(self, Self::Rping | Self::Lost(_));
+        ensure!(may_fail || (asked.code, served.code) == (0, 0), "exit codes {} and {}", asked.code, served.code);
+        Ok(())
+    }
+}
+
+/// Runs a test.
+pub(crate) fn run(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    // Messages of the guest's boot.
+    bench.run(Side::Rxe, "dmesg -c >/dev/null", SOON)?.success("dmesg")?;
+    let told = match test {
+        CmTest::Lost(nth) => lost(bench, scenario, test, port, nth),
+        CmTest::NoListener => refused(bench, scenario, test, port),
+        CmTest::ServerKilled => killed(bench, scenario, test, port, scenario.client.other()),
+        CmTest::ClientKilled => killed(bench, scenario, test, port, scenario.client),
+        _ => pair(bench, scenario, test, port),
+    };
+    let complaints = bench.run(Side::Rxe, &format!("dmesg -c | grep -iE '{TROUBLE}'"), SOON)?;
+    let told = told?;
+    ensure!(complaints.code != 0, "the guest's kernel complains: {}", complaints.output);
+    Ok(told)
+}
+
+fn pair(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    let [client, server] = both(bench, scenario, test, port, || Ok(()))?;
+    if let Err(why) = test.check([&client, &server]) {
+        return Err(why.context(outputs(&client, &server)));
+    }
+    Ok(Told { client: client.output, server: server.output, ..Told::default() })
+}
+
+/// The datagram, or the one that it answers, is sent again.
+fn lost(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16, nth: u8) -> Result<Told> {
+    bench.drop_datagram(nth)?;
+    let told = pair(bench, scenario, test, port)?;
+    let [dropped, ..] = bench.faults()?;
+    ensure!(dropped == 1, "{dropped} datagrams were dropped");
+    Ok(told)
+}
+
+/// Runs a server, its client, and meanwhile something else.
+fn both(
+    bench: &Bench,
+    scenario: &Scenario,
+    test: CmTest,
+    port: u16,
+    meanwhile: impl FnOnce() -> Result<()>,
+) -> Result<[Ended; 2]> {
+    let (client, server) = (scenario.client, scenario.client.other());
+    let [ask, serve] = test.commands(scenario.network, client, port);
+    let run = |side: Side, command: &str| {
+        let noted = format!("echo $$ >{}; {}", bench.process_file(side), bench.of_verbs(side, command));
+        bench.run(side, &noted, LIMIT)
+    };
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| run(server, &serve));
+        let listens = await_listener(bench, server);
+        let asking = scope.spawn(|| run(client, &ask));
+        let done = meanwhile();
+        let (asked, served) = (asking.join().expect("no panic"), serving.join().expect("no panic"));
+        match (asked, served) {
+            (Ok(asked), Ok(served)) => {
+                let context = outputs(&asked, &served);
+                listens.and(done).map(|()| [asked, served]).map_err(|error| error.context(context))
+            }
+            (Err(error), Ok(served)) => Err(error.context(format!("the server, {}: {}", served.code, served.output))),
+            (Ok(asked), Err(error)) => Err(error.context(format!("the client, {}: {}", asked.code, asked.output))),
+            (Err(asked), Err(served)) => Err(asked.context(format!("the server: {served:#}"))),
+        }
+    })
+}
+
+fn outputs(client: &Ended, server: &Ended) -> String {
+    let mut text = String::new();
+    for (role, ended) in [("client", client), ("server", server)] {
+        let _ = writeln!(text, "{role}, exit code {}: {}", ended.code, ended.output.trim_end());
+    }
+    text
+}
+
+/// Waits until a program listens. roced does not show its listeners, so a program with an
+/// identifier has half a second for its next two calls.
+fn await_listener(bench: &Bench, side: Side) -> Result<()> {
+    let listens = match side {
+        Side::Rxe => "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done",
+        Side::Roced => "until rocectl counters | grep -q cm_identifiers; do sleep 0.05; done; sleep 0.5",
+    };
+    bench.run(side, listens, SOON)?.success(&format!("no program of {side} listens")).map(drop)
+}
+
+/// IBTA v1 12.6.7.2: reason 8, invalid service ID.
+fn refused(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    let [ask, _] = test.commands(scenario.network, scenario.client, port);
+    let asked = bench.run(scenario.client, &bench.of_verbs(scenario.client, &ask), SOON)?;
+    ensure!(
+        asked.output.contains("RDMA_CM_EVENT_REJECTED, error 8"),
+        "not refused, exit code {}: {}",
+        asked.code,
+        asked.output
+    );
+    Ok(Told { client: asked.output, ..Told::default() })
+}
+
+/// The program of a side is killed under load: the other one is told.
+fn killed(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16, victim: Side) -> Result<Told> {
+    let [client, server] = both(bench, scenario, test, port, || {
+        bench.within(SOON, |bench| {
+            ensure!(bench.frames()?[0] > LOAD, "there is no load");
+            Ok(())
+        })?;
+        let kill = format!("kill -9 $(cat {})", bench.process_file(victim));
+        bench.run(victim, &kill, SOON)?.success("kill").map(drop)
+    })?;
+    let survivor = if victim == scenario.client { &server } else { &client };
+    ensure!(survivor.output.contains("DISCONNECT EVENT"), "not told of the end\n{}", outputs(&client, &server));
+    Ok(Told { client: client.output, server: server.output, ..Told::default() })
+}
+
+/// Scenarios of every day.
+pub(crate) fn short() -> Vec<Scenario> {
+    use crate::scenario::Run;
+    let mut few = Vec::new();
+    for client in Side::BOTH {
+        let plain = |test| Scenario::plain(Run::Cm(test), client);
+        few.push(plain(CmTest::Rping));
+        few.push(Scenario { network: Network::Ipv6, ..plain(CmTest::Ucmatose(10)) });
+        few.push(plain(CmTest::Udaddy));
+        few.push(plain(CmTest::NoListener));
+    }
+    few.push(Scenario::plain(Run::Cm(CmTest::Lost(2)), Side::Rxe));
+    few.push(Scenario::plain(Run::Cm(CmTest::WriteBw), Side::Roced));
+    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Rxe));
+    few
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<Scenario> {
+    use crate::scenario::{Harm, Run};
+    const TESTS: [CmTest; 9] = [
+        CmTest::Rping,
+        CmTest::Ucmatose(10),
+        CmTest::Ucmatose(100),
+        CmTest::Udaddy,
+        CmTest::Rstream,
+        CmTest::WriteBw,
+        CmTest::NoListener,
+        CmTest::ServerKilled,
+        CmTest::ClientKilled,
+    ];
+    let mut all = Vec::new();
+    for client in Side::BOTH {
+        for network in [Network::Ipv4, Network::Ipv6] {
+            // A hundred connections show nothing else over IPv6, and perftest has no rdma_cm there.
+            let is_for_ipv6 = |test: &CmTest| !matches!(test, CmTest::Ucmatose(100) | CmTest::WriteBw);
+            let tests = TESTS.into_iter().filter(|test| network == Network::Ipv4 || is_for_ipv6(test));
+            all.extend(tests.map(|test| Scenario { network, ..Scenario::plain(Run::Cm(test), client) }));
+        }
+        // A program of Linux that disconnects and ends sends its DREQ once, and no more.
+        let is_repeated = |nth: &u8| client == Side::Roced || DATAGRAMS[usize::from(*nth) - 1] != "DREQ";
+        let nths = (1..).take(DATAGRAMS.len()).filter(is_repeated);
+        let lost = nths.map(|nth| Scenario::plain(Run::Cm(CmTest::Lost(nth)), client));
+        all.extend(lost);
+        for harm in [(Harm::Drop, "5%"), (Harm::Duplicate, "5%")] {
+            all.push(Scenario { harm: Some(harm), ..Scenario::plain(Run::Cm(CmTest::Rping), client) });
+        }
+    }
+    all
+}
