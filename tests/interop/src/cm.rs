@@ -233,7 +233,7 @@ pub(crate) fn short() -> Vec<Scenario> {
     }
     few.push(Scenario::plain(Run::Cm(CmTest::Lost(2)), Side::Rxe));
     few.push(Scenario::plain(Run::Cm(CmTest::WriteBw), Side::Roced));
-    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Rxe));
+    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Roced));
     few
 }
 
