@@ -148,9 +148,11 @@ fn both(
 ) -> Result<[Ended; 2]> {
     let (client, server) = (scenario.client, scenario.client.other());
     let [ask, serve] = test.commands(scenario.network, client, port);
+    // The guest's rping, told of the end, sometimes waits for a completion that never comes.
+    let limit = if matches!(test, CmTest::ServerKilled | CmTest::ClientKilled) { SOON } else { LIMIT };
     let run = |side: Side, command: &str| {
         let noted = format!("echo $$ >{}; {}", bench.process_file(side), bench.of_verbs(side, command));
-        bench.run(side, &noted, LIMIT)
+        bench.run(side, &noted, limit)
     };
     thread::scope(|scope| {
         let serving = scope.spawn(|| run(server, &serve));
@@ -212,7 +214,9 @@ fn killed(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16, victim: S
         bench.run(victim, &kill, SOON)?.success("kill").map(drop)
     })?;
     let survivor = if victim == scenario.client { &server } else { &client };
-    ensure!(survivor.output.contains("DISCONNECT EVENT"), "not told of the end\n{}", outputs(&client, &server));
+    // The memory of a dying program may go before its connection: a request under way is refused.
+    let is_told = ["DISCONNECT EVENT", "cq completion failed status 10"].iter().any(|it| survivor.output.contains(it));
+    ensure!(is_told, "not told of the end\n{}", outputs(&client, &server));
     Ok(Told { client: client.output, server: server.output, ..Told::default() })
 }
 
@@ -229,7 +233,7 @@ pub(crate) fn short() -> Vec<Scenario> {
     }
     few.push(Scenario::plain(Run::Cm(CmTest::Lost(2)), Side::Rxe));
     few.push(Scenario::plain(Run::Cm(CmTest::WriteBw), Side::Roced));
-    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Rxe));
+    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Roced));
     few
 }
 
