@@ -153,7 +153,7 @@ impl Host {
         self.folder.join("roced.sock")
     }
 
-    /// The program that has ended though it should not, with its output.
+    /// Programs that have ended though they should not, with their logs.
     pub(crate) fn fallen(&mut self) -> Option<String> {
         let said = |file: &str| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         let ended = [(&mut self.daemon, "roced", "log"), (&mut self.perf, "roce-perf serve", "perf.log")];

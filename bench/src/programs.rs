@@ -67,7 +67,7 @@ pub(crate) struct Programs<'a> {
 }
 
 impl<'a> Programs<'a> {
-    /// Those of these hosts, of which the daemons serve that pair.
+    /// The programs of these hosts; their daemons serve that pair.
     pub(crate) const fn new(place: ProgramPlace<'a>, pair: Pair, [a, b]: &'a [Host; 2]) -> Self {
         Self { place, a, b, pair }
     }

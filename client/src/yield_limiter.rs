@@ -1,7 +1,7 @@
 //! Yielding the core while a thread polls before it sleeps.
 //!
-//! With few cores, the thread may wait for the daemon's worker on its own core, and only a yield
-//! lets it work. Where other threads compute, a yield lasts for their time slices, several
+//! With few cores, the thread may wait for the daemon's worker on its own core, and a yield lets
+//! it work. Where other threads compute, a yield lasts for their time slices, several
 //! milliseconds each. After such a yield the thread does not yield for a while, and for twice as
 //! long the next time.
 

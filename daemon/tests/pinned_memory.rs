@@ -184,7 +184,8 @@ fn memory_registered_with_cuda_stays_in_place() {
     compiler.stdin.take().expect("piped").write_all(SOURCE.as_bytes()).expect("it reads");
     assert!(compiler.wait().expect("it ends").success());
     let name = std::ffi::CString::new(library.to_str().expect("UTF-8")).expect("no zero");
-    // SAFETY: the library above, with functions that follow this test; it stays loaded.
+    // SAFETY: the library compiled from `SOURCE`, where `stand_in_registers` has this signature; it
+    // stays loaded.
     let registers = unsafe {
         let loaded = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
         assert!(!loaded.is_null());

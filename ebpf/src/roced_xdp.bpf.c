@@ -26,7 +26,7 @@
 #define PROTOCOL_UDP 17
 #define PROTOCOL_IPV6_FRAGMENT 44
 
-/* Facts of the base transport header behind a GRH. */
+/* Next header of a GRH: a base transport header. */
 #define NEXT_HEADER_BTH 0x1b
 
 /* Outer and inner tag (IEEE 802.1ad). */

@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #define BYTES_MAX (1u << 20)
-/* Memory that the peer may reach: one byte short of the range that "out of bounds" asks for. */
+/* Memory that the peer may reach; "out of bounds" ends one byte behind it. */
 #define EXPOSED_BYTES (BYTES_MAX / 2)
 #define RECEIVES 64
 #define PATIENCE_S 20
@@ -248,7 +248,7 @@ static const char *state(void)
 	return attributes.qp_state < 7 ? names[attributes.qp_state] : "unknown";
 }
 
-/* Final report of an end: events, completions without a request, its state. */
+/* Final report of an end: remaining completions, events, its state. */
 static void tell_end(void)
 {
 	struct ibv_async_event event;

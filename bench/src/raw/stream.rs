@@ -122,7 +122,7 @@ fn receive(end: &mut RawEnd, stop: &AtomicBool) -> Done {
         if end.napi_moved {
             if came == 0 && !end.queue.prepare_sleep() {
                 let mut socket = [PollFd::new(end.queue.socket(), PollFlags::POLLIN)];
-                // Its message is seen at the next look.
+                // The result is ignored: frames are seen at the next look.
                 let _ = poll(&mut socket, PollTimeout::try_from(NAP).expect("short"));
             }
         } else if came < HARVEST {

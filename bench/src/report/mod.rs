@@ -68,7 +68,7 @@ impl Baseline {
 }
 
 impl BenchReport {
-    /// Of the results; `status` is the status of a daemon.
+    /// A report of the results; `status` is as a daemon reports it.
     pub(crate) fn new(cli: &BenchArgs, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };

@@ -1,4 +1,4 @@
-//! Finds interfaces with a driver that has stopped to run the XDP program: some do after the link
+//! Finds interfaces with a driver that has stopped running the XDP program: some do after the link
 //! went down and up or the MTU changed, while the kernel still lists the program as attached.
 
 /// Frames that an interface receives without a verdict before it is suspected: more than strays that

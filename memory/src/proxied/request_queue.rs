@@ -83,7 +83,7 @@ impl RequestQueue {
         let length = (staged.end - staged.start) as usize;
         match self.ask(shared, true, staged.start, length) {
             Ok(done) if done == length => return Ok(()),
-            // As below: no fault of the backing.
+            // As in `read`: the process is gone, or is another program; nothing else is wrong.
             Ok(0) => {}
             _ => shared.lose(),
         }

@@ -177,7 +177,7 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
 
 /// Sends one datagram to an absent host: it waits while that is found out, and then is as good as
 /// sent.
-pub(crate) fn send_to_absent_queue_pair(absent: Gid) -> Result<()> {
+pub(crate) fn send_to_absent_host(absent: Gid) -> Result<()> {
     let post = Post::open(absent)?;
     let ah = post.end.address_handle(absent)?;
     post.post_send(&ah, 5, b"hello?")?;

@@ -30,7 +30,7 @@ pub(crate) fn drain(rounds: u64) -> Result<()> {
         }
         let attributes = end.qp.query()?;
         ensure!((attributes.state, attributes.sq_draining) == (state::SQD, 0), "{attributes:?}");
-        // All work that completes before is here; the rest waits until the queue goes on.
+        // All completions of the drained work are here; the rest waits until the queue goes on.
         let mut next = round * BATCH;
         let mut some = [Completion::EMPTY; BATCH as usize];
         let done = end.cq.poll(&mut some)?;

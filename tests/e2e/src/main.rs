@@ -238,7 +238,7 @@ fn main() -> Result<()> {
         }
         Program::Listen { group, listeners } => groups::listen(Gid::from(group), listeners),
         Program::Speak { group } => groups::speak(Gid::from(group)),
-        Program::SendToAbsent { absent } => datagrams::send_to_absent_queue_pair(Gid::from(absent)),
+        Program::SendToAbsent { absent } => datagrams::send_to_absent_host(Gid::from(absent)),
         Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),

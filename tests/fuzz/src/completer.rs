@@ -295,7 +295,7 @@ impl Model {
     /// A request agrees with the posted work.
     pub(crate) fn hear(&mut self, packet: &Packet<'_>) {
         let info = packet.info;
-        assert!(!info.operation.is_response(), "no work was asked of it");
+        assert!(!info.operation.is_response(), "the peer made no request to respond to");
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
         if self.asks_only(packet, offset) {

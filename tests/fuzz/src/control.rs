@@ -406,8 +406,8 @@ impl Daemon {
         }
         self.give_back();
         assert!(self.clients.is_empty(), "all sessions end");
-        assert!(self.net.followed.is_empty(), "no neighbor is followed without a client: {:?}", self.net.followed);
-        assert!(self.net.joined.is_empty(), "no group is joined without a member: {:?}", self.net.joined);
+        assert!(self.net.followed.is_empty(), "no destination is followed without a client: {:?}", self.net.followed);
+        assert!(self.net.joined.is_empty(), "no group is joined without a client: {:?}", self.net.joined);
         assert!(self.clients.reports().next().is_none());
         // A new client gets all that the limits give: the objects of the others were given back.
         self.call(0, &SHAPES[0], HelloRequest { version: VERSION, program: [0; 16] }.as_bytes(), 0);

@@ -37,7 +37,7 @@ pub(crate) struct Step {
     pub(crate) length: u32,
     /// Of an AETH.
     pub(crate) syndrome: u8,
-    /// Any other numbered value.
+    /// Source of all other values: immediate data, pad, payload pattern and so on.
     pub(crate) number: u8,
 }
 

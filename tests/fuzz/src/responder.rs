@@ -245,7 +245,7 @@ impl Peer {
             }
             Operation::ReadResponse => {
                 let fits = self.asked.iter().any(|asked| asked.is_answered_by(packet, self.mtu));
-                assert!(fits, "a request asked for the answer of {psn}");
+                assert!(fits, "a request asked for the READ response of {psn}");
             }
             Operation::AtomicAck => {
                 assert!(self.atomics.contains(&psn), "a request asked for {psn}");

@@ -62,7 +62,7 @@ pub(crate) fn compare(runs: [&[Vec<Seen>; 2]; 2]) -> Vec<Difference> {
     let mut differences = Vec::new();
     for role in ["asks", "answers"] {
         let fields = Side::BOTH.map(|side| {
-            // The side that asks in a run has the same number.
+            // The run in which a side asks has the number of that side.
             let run = if role == "asks" { side } else { side.other() };
             let frames = &runs[run as usize][side as usize];
             fields(frames, side, role == "asks")

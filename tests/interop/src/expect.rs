@@ -48,8 +48,9 @@ fn specified(what: &str) -> Option<Ending> {
     })
 }
 
-/// NAK "remote access error": the requester's queue pair ends, the requests behind it are flushed;
-/// the responder's ends, its receive is flushed, and it has an event of the access error.
+/// NAK "remote access error": the requester's queue pair ends, requests behind the refused
+/// one are flushed; the responder's ends, its receive is flushed, and it has an event of the access
+/// error.
 fn refused() -> Ending {
     Ending {
         client: vec!["request remote access error", FLUSHED, "state ERR"],

@@ -1,8 +1,8 @@
 //! A program that ends well has its last message; that the ACK of it arrives is no longer its
 //! business. Where the network loses that ACK, its queue pair is gone when the message comes again,
 //! no answer comes, and its sender is told "transport retry exceeded": both ends and the network
-//! did as they may. The output of both does not tell that from a peer that never answered; the
-//! captures do (`check/last_ack.rs`).
+//! did only permitted things. The output of both does not tell that from a peer that never
+//! answered; the captures do (`check/last_ack.rs`).
 
 use crate::{process::Ended, scenario::Side};
 

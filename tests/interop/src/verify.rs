@@ -1,5 +1,5 @@
-//! Other judges of a scenario's captures: tshark, an ICRC in Python, and the rules of the transport
-//! in `check`.
+//! Independent checks of a scenario's captures: tshark, an ICRC in Python, and the rules of the
+//! transport in `check`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -113,7 +113,7 @@ fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
     let is = if side == Side::Rxe { "==" } else { "!=" };
     let filter = format!("eth.src {is} {mac} && (!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)");
     let mut tshark = Command::new("tshark");
-    // Protocol that it would take payloads for, and then find malformed.
+    // Protocols that it would take payloads for, and then find malformed.
     tshark.args(["--disable-heuristic", "eth_over_ib"]);
     for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);

@@ -26,7 +26,10 @@ struct config {
 	__u64 drop_chance;
 	__u64 duplicate_chance;
 	__u64 corrupt_chance;
-	/* The queue on which frames leave, and so arrive, plus one; zero: the kernel chooses. */
+	/*
+	 * The queue on which frames leave, and so arrive at the host, plus one; zero: the kernel
+	 * chooses.
+	 */
 	__u32 queue_plus_one;
 	__u32 rules;
 	struct rule rule[RULES_MAX];

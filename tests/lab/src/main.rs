@@ -66,7 +66,7 @@ enum Command {
     },
 }
 
-/// Faults for RoCE frames, in either direction. Takes the place of all that was set before.
+/// Replace the faults for RoCE frames, in both directions.
 #[derive(Args)]
 struct FaultArguments {
     /// Share of frames that get lost: 0.01 or 1%.

@@ -1,4 +1,5 @@
-//! A connection between the two hosts: its settings, and the knowledge of either end.
+//! A connection between the two hosts: its settings, and the state of either end, as known from
+//! outside.
 
 use crate::{
     drain::Drain,

@@ -28,8 +28,8 @@ use crate::{
 /// of the time that a network may keep it.
 const QUARANTINE: u64 = 1_000_000_000;
 
-/// At least so far behind the expected PSN, the receiver of an unreliable connection knows a packet
-/// for a late one.
+/// Up to at least so many PSNs behind the expected one, the receiver of an unreliable connection
+/// takes a packet for late.
 const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
@@ -225,8 +225,8 @@ impl Earlier {
         }
     }
 
-    /// Whether the knowledge of the queue pairs of a connection that ends now, of ports that stay
-    /// the same, is uncertain.
+    /// Whether it is uncertain if the queue pairs of a connection that ends now know the ports that
+    /// do not change.
     pub(crate) fn is_uncertain(&self, connection: &mut Connection) -> bool {
         [(0, true), (0, false), (1, true), (1, false)].into_iter().any(|(from, is_request)| {
             !self.changes_port[from] && connection.knows_port(from, is_request) == Port::Perhaps

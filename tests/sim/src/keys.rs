@@ -111,7 +111,7 @@ impl World {
                 message.may_fail = true;
             }
         }
-        // Those that arrived before are refused now, or will be.
+        // Messages with the old key that arrived before are refused now, or will be.
         let arrived = |first: u64, end: u64| {
             first < stream.covered || stream.beyond.iter().any(|(from, to)| *from < end && first < *to)
         };

@@ -93,7 +93,7 @@ impl Network {
     pub(crate) fn new(weather: Weather, mut random: Random) -> Self {
         let detour = random.pick(&[2_000, 20_000, DETOUR, 400_000]);
         let directions = [(); 2].map(|()| Direction::draw(&mut random, weather, detour));
-        // A look ahead, which leaves the results of all other draws.
+        // A draw from a copy: it does not change the results of the other draws.
         let is_far = random.clone().one_in(16);
         let delay = random.pick(&[1_000, 5_000, 20_000, 100_000]);
         Self {

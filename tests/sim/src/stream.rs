@@ -286,7 +286,7 @@ impl Stream {
         }
     }
 
-    /// The PSN of the wire nearest to the present one.
+    /// The count with `psn` as its low 24 bits that is nearest to `frontier`.
     pub(crate) fn unwrap_psn(&self, psn: u32) -> u64 {
         let distance = ((psn.wrapping_sub(self.frontier as u32) << 8) as i32) >> 8;
         self.frontier.wrapping_add_signed(distance.into())

@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// A whole frame reaches a queue pair that listens: updates the knowledge of it.
+    /// Updates the model for a whole frame that reaches a listening queue pair.
     fn believe(&mut self, to: usize, seen: &frame::Seen<'_>, sequence: u64) {
         let Some(at) = self.model.connection_of(to, seen.dest_qpn) else { return };
         let ends = &mut self.model.connections[at].ends;

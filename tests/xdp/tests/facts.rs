@@ -1,4 +1,4 @@
-//! Common facts of the C and the Rust side are the same.
+//! The facts that the C and the Rust side both state are equal.
 
 use std::{collections::HashMap, fs, path::Path};
 

@@ -181,7 +181,7 @@ fn a_frame_cut_anywhere_is_malformed() {
     }
 }
 
-/// Every byte of the headers, one at a time, through values that matter; a plain model says the
+/// Every byte of the headers, one at a time, through values that matter; a plain model gives the
 /// right verdict.
 #[test]
 fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {

@@ -5,10 +5,11 @@
 //! ```text
 //!   left behind            ports            the other
 //!        │── request ────────┼┼───────────────►│   it arrived whole, all that is open of it,
-//!        │           lost ─ ─┼┼◄────── ACK ────│   and was acknowledged, unseen by its own port
+//!        │           lost ─ ─┼┼◄────── ACK ────│   was acknowledged; the sender's port saw no ACK
 //!        │                   ││            ended
-//!        │── again ──────────┼┼──────►             as often as asked for, to the last when the other had ended;
-//!        │                   ││                    requests that came when it had not, it answered
+//!        │── again ──────────┼┼──────►             as often as asked for, the last time
+//!        │                   ││                    after the other's end;
+//!        │                   ││                    requests that came earlier were answered
 //! ```
 //!
 //! Where a program has several connections (`ibv_srq_pingpong`), others may have more under way,
@@ -27,7 +28,7 @@ use crate::{
     trace::{Kind, Seen},
 };
 
-/// How often a request is sent again, by all stock programs, before the peer may stop to answer it.
+/// How often all stock programs send a request again before it fails without an answer.
 const RETRIES: usize = 7;
 
 /// How long before a program is seen to have ended its queue pairs may be gone: it gives back
@@ -79,7 +80,7 @@ pub(crate) fn lost_with_its_sender(
                 Ok(again) => found.push(told(side, ack, again)),
                 Err(why) => why_not = why,
             },
-            // It is not the awaited answer, and the peer was gone.
+            // The program does not wait for these requests, and the peer was gone.
             None if waiting.comes_after(silent_ns) => (),
             None => return Err(format!("PSN {}, its last, was never acknowledged", waiting.last_psn())),
         }

@@ -2,13 +2,13 @@
 //! frames that it sent, given those that it had been sent until then. So each side is judged by its
 //! own port, behind the faults for arriving frames and before them for leaving ones. Only frames
 //! that left have passed for certain; frames that came in were perhaps not looked at yet, so no
-//! rule counts on it.
+//! rule counts on them.
 //!
 //! ```text
 //!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
-//!                 ├─ requests of this side, past answers           requester
-//!                 └─ answers of this side, past requests           responder
-//!   both ports ─► answers that a side waited for in vain         last_ack
+//!                 ├─ requests of this side, given the answers       requester
+//!                 └─ answers of this side, given the requests       responder
+//!   both ports ─► answers that a side waited for in vain            last_ack
 //! ```
 
 mod course;

@@ -232,7 +232,10 @@ impl Requester {
             findings.add(
                 "same-again",
                 seen,
-                format!("not the packet of PSN {psn} before: opcode 0x{:02x}, then 0x{:02x}", sent.opcode, seen.opcode),
+                format!(
+                    "not the packet that PSN {psn} had before: opcode 0x{:02x}, then 0x{:02x}",
+                    sent.opcode, seen.opcode
+                ),
             );
         }
         // When the PSN was first acknowledged.

@@ -114,7 +114,7 @@ impl Stream {
         let Some((refused, at)) = self.owed.refused else { return Ok(()) };
         let message = self.message(id).expect("kept");
         // A requester that drops answers behind a late one asks for them again, and the responder
-        // is gone.
+        // does not answer any more.
         if message.first < self.sent_again_until {
             return Ok(());
         }

@@ -34,7 +34,7 @@ pub(crate) struct Sent {
 pub(crate) enum What {
     First,
     Again,
-    /// It is of no message and asks for the arrived PSN.
+    /// It is of no message and asks which packets have arrived.
     Question,
     /// A SEND of no bytes is sent again, or that is asked.
     AgainOrQuestion,
@@ -187,7 +187,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The responder asked to send the packets in flight again.
+    /// The responder asked for all packets in flight again.
     pub(crate) fn on_asked_again(&mut self) {
         self.asked_again += self.frontier - self.una_at_least;
     }
@@ -387,7 +387,8 @@ impl Stream {
             (self.attempts, self.rnr_naks, self.timer_from) = (0, said_before.into(), now);
         }
         if went_on {
-            // The request of an RNR NAK has arrived; another is about another.
+            // The request that the RNR NAK refused has arrived; a further RNR NAK is for another
+            // request.
             self.waiting = false;
         }
         self.on_oldest(now);
@@ -424,7 +425,7 @@ impl Stream {
         }
     }
 
-    /// The network disturbed the request that ends with this PSN, or to an answer to that.
+    /// The network disturbed the request that ends with this PSN, or an answer to it.
     pub(crate) fn on_disturbed(&mut self, psn: u64) {
         self.disturbed.push(psn);
     }

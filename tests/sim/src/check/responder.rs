@@ -48,7 +48,7 @@ impl Stream {
     pub(crate) fn check_answer(&mut self, seen: &Seen<'_>) -> Result<u64, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
         let is_nak = seen.kind == FrameKind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
-        // The PSN in a NAK of an earlier life may not have been sent yet.
+        // A NAK that a frame of an earlier life provoked may name a PSN that was not sent yet.
         let end = self.frontier + u64::from(is_nak && self.provokes(psn));
         demand!(psn < end, "ack", "an answer for PSN {}, which was never sent", seen.psn);
         if seen.kind == FrameKind::ReadResponse {
