@@ -57,6 +57,8 @@ pub enum CmState {
 pub(crate) struct Repeated {
     pub(crate) mad: Mad,
     pub(crate) sent: u32,
+    /// It counts as under way to its peer.
+    pub(crate) is_counted: bool,
     /// No repetition after that.
     pub(crate) until: Duration,
 }
@@ -72,6 +74,8 @@ pub(crate) struct ListenerRef {
 pub(crate) struct CmConnection {
     pub(crate) state: CmState,
     pub(crate) peer: PeerAddress,
+    /// The user that asked for it.
+    pub(crate) account: u32,
     pub(crate) transaction: TransactionId,
     /// Of the listener, for its backlog: passive connections that the program has not seen to.
     pub(crate) listener: Option<ListenerRef>,
@@ -103,6 +107,7 @@ impl CmConnection {
         Self {
             state: CmState::SidrReqSent,
             peer,
+            account: 0,
             transaction: TransactionId(0),
             listener: None,
             service_id: ServiceId(0),
@@ -126,6 +131,7 @@ impl CmConnection {
         Self {
             state: CmState::ReqReceived,
             peer,
+            account: 0,
             transaction,
             listener: None,
             service_id: req.service_id,

@@ -306,7 +306,8 @@ impl Identifiers {
             self.leave(IdKey { number, ..key }, host)?;
         }
         let gone = self.ids.remove(&key);
-        if let Some(Identifier { state: IdState::Listening, port_space, source: Some(source), .. }) = gone {
+        // A listener has a backlog, also when its device is gone.
+        if let Some(Identifier { backlog: 1.., port_space, source: Some(source), .. }) = gone {
             self.unlisten_unused(port_space, source.port());
         }
         self.uncount(key);
@@ -335,6 +336,11 @@ impl Identifiers {
     /// Identifiers.
     pub fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    /// Peers of which a neighbor is asked for, with an identifier that waits.
+    pub fn waiting_for(&self) -> impl Iterator<Item = (PeerAddress, IdKey)> + '_ {
+        self.by_neighbor.iter().copied()
     }
 
     /// Identifiers that listen.
@@ -396,6 +402,14 @@ impl Identifiers {
     /// [`CmErrno::NoEntry`].
     pub fn channel(&self, key: IdKey) -> Result<u32, CmErrno> {
         Ok(self.ids.get(&key).ok_or(CmErrno::NoEntry)?.channel)
+    }
+
+    /// Channel of an identifier, or of the one that a membership belongs to.
+    ///
+    /// # Errors
+    /// [`CmErrno::NoEntry`].
+    pub fn channel_of_any(&self, key: IdKey) -> Result<u32, CmErrno> {
+        self.channel(self.memberships.get(&key).map_or(key, |membership| membership.id))
     }
 
     /// Addresses of an identifier.

@@ -109,8 +109,8 @@ pub struct ConnectionManager {
     answered: VecDeque<CommId>,
     /// Connections of programs that are gone, oldest first; some have ended since.
     orphans: VecDeque<CommId>,
-    /// Requests that are under way to a peer, and those that wait for their turn.
-    asked: BTreeMap<PeerAddress, PeerRequests>,
+    /// Requests that are under way to a peer for a user, and those that wait for their turn.
+    asked: BTreeMap<(PeerAddress, u32), PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
     last_generation: u64,
     timers: BTreeSet<(Duration, CommId)>,
@@ -221,8 +221,15 @@ impl ConnectionManager {
         let Some(repeated) = connection.repeated.as_mut().filter(|repeated| now < repeated.until) else {
             return self.give_up(id, now);
         };
+        let of = (connection.peer, connection.account);
+        // Repetitions of a SIDR_REQ come late; others do not wait for that.
+        if connection.state == CmState::SidrReqSent && core::mem::take(&mut repeated.is_counted) {
+            let next = (now + interval(connection.state, 1, random)).min(repeated.until);
+            self.set_deadline(id, Some(next));
+            return self.no_longer_asks(id, of, now);
+        }
         repeated.sent += 1;
-        let (peer, is_first) = (connection.peer, repeated.sent == 2);
+        let is_first = repeated.sent == 2;
         let next = (now + interval(connection.state, repeated.sent, random)).min(repeated.until);
         let (to, mad) = (connection.peer, repeated.mad);
         // The time that an MRA asked for is over.
@@ -235,7 +242,7 @@ impl ConnectionManager {
         self.outbox.push_back(CmTransmit { to, mad });
         self.set_deadline(id, Some(next));
         if is_first {
-            self.no_longer_asks(id, peer, now);
+            self.no_longer_asks(id, of, now);
         }
     }
 
@@ -332,21 +339,21 @@ impl ConnectionManager {
         let random = self.random.next();
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mad = Mad { transaction: connection.transaction, modifier: 0, message };
-        connection.repeated = Some(Repeated { mad, sent: 1, until: now + total });
+        connection.repeated = Some(Repeated { mad, sent: 1, is_counted: true, until: now + total });
         let to = connection.peer;
         self.counters.of_mut(message.attribute()).sent += 1;
         self.outbox.push_back(CmTransmit { to, mad });
-        let first = interval(connection.state, 1, random).min(total);
+        let first = time::repetition(1, random).min(total);
         self.set_deadline(id, Some(now + first));
     }
 
     /// Sends a request as soon as not too many others are under way to its peer.
     fn ask(&mut self, id: CommId, message: CmMessage, now: Duration, total: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let asked = self.asked.entry(connection.peer).or_default();
+        let asked = self.asked.entry((connection.peer, connection.account)).or_default();
         if asked.under_way.len() >= ASKED_MAX {
             let mad = Mad { transaction: connection.transaction, modifier: 0, message };
-            connection.repeated = Some(Repeated { mad, sent: 0, until: now + total });
+            connection.repeated = Some(Repeated { mad, sent: 0, is_counted: false, until: now + total });
             asked.waiting.push_back((id, total));
             return;
         }
@@ -355,8 +362,8 @@ impl ConnectionManager {
     }
 
     /// A request is answered, repeated or given up: another one may be sent.
-    fn no_longer_asks(&mut self, id: CommId, peer: PeerAddress, now: Duration) {
-        let Some(asked) = self.asked.get_mut(&peer) else { return };
+    fn no_longer_asks(&mut self, id: CommId, of: (PeerAddress, u32), now: Duration) {
+        let Some(asked) = self.asked.get_mut(&of) else { return };
         if !asked.under_way.remove(&id) {
             return;
         }
@@ -369,7 +376,7 @@ impl ConnectionManager {
             }
         }
         if asked.under_way.is_empty() {
-            self.asked.remove(&peer);
+            self.asked.remove(&of);
         }
     }
 
@@ -437,7 +444,7 @@ impl ConnectionManager {
         self.set_deadline(id, None);
         self.leave_backlog(id);
         let Some(connection) = self.connections.remove(&id) else { return };
-        self.no_longer_asks(id, connection.peer, self.now);
+        self.no_longer_asks(id, (connection.peer, connection.account), self.now);
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
         if self.by_question.get(&(peer, remote)) == Some(&id) {
             self.by_question.remove(&(peer, remote));

@@ -31,6 +31,7 @@ proptest! {
         manager.listen(SERVICE, 4).expect("free");
         let wanted = Connect {
             peer: PEER,
+            account: 0,
             service_id: SERVICE,
             service: TransportService::Rc,
             qpn: Qpn::from_wire(7),

@@ -498,6 +498,42 @@ fn requests_of_peers_count_against_the_user_that_listens() {
 }
 
 #[test]
+fn a_request_that_is_not_accepted_has_no_events() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    let passive = world.next(1).key;
+    world.destroy(0, active);
+    world.nothing(1);
+    assert_eq!(world.ids[1].accept(passive, 5, &parameters(77), b"", world.now), Err(CmErrno::Invalid));
+    world.ids[1].on_device_removal(DeviceId(0), world.now);
+    world.run(200 * SECOND);
+    while let Some(event) = world.events[1].pop_front() {
+        assert_ne!(event.key, passive, "a channel would be readable without an event");
+    }
+    world.end();
+}
+
+/// The number of a connection that has ended may be another one's: no call may act on that.
+#[test]
+fn an_ended_connection_is_not_the_identifiers_any_more() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    let (active, passive) = world.connected();
+    world.ids[0].disconnect(active, world.now).expect("it is connected");
+    world.run(Duration::from_millis(10));
+    world.ids[1].disconnect(passive, world.now).expect("the peer has");
+    world.run(10 * SECOND);
+    assert!(world.ids.iter().all(|ids| ids.connections().is_empty()));
+    for (at, key) in [(0, active), (1, passive)] {
+        assert_eq!(world.ids[at].reports().find(|report| report.key == key).and_then(|it| it.connection), None);
+        assert_eq!(world.ids[at].confirm(key), Err(CmErrno::Invalid));
+    }
+    world.end();
+}
+
+#[test]
 fn a_listener_that_goes_refuses_the_requests_that_wait_here() {
     let mut world = World::new();
     let listener = world.listen(IdService::Reliable, 0);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use roced_cm::{
-    Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, PeerAddress,
+    Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, FindService, PeerAddress,
     wire::{
         AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej,
         RejectedMessage, ServiceId, TransactionId, TransportService, reject_reason,
@@ -92,6 +92,7 @@ fn address(host: usize) -> PeerAddress {
 fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
     Connect {
         peer: address(0),
+        account: 0,
         service_id,
         service: TransportService::Rc,
         qpn: Qpn::from_wire(qpn),
@@ -440,6 +441,35 @@ fn many_connections_at_once_are_asked_for_in_turn() {
     let repeated = world.managers[0].counters().of(Attribute::Req).repeated;
     assert_eq!(repeated, 0, "an answer makes room for another");
     world.end();
+}
+
+#[test]
+fn the_requests_of_a_user_do_not_keep_those_of_another_waiting() {
+    let mut manager = manager(0, 17, 1000);
+    for number in 0..200 {
+        let service = FindService {
+            peer: address(0),
+            account: 1,
+            service_id: ServiceId::of(PortSpace::Udp, number),
+            pkey: 0xffff,
+            private_data: [0; 216],
+        };
+        manager.find_service(&service, Duration::ZERO).expect("there is room");
+    }
+    let sent = |manager: &mut ConnectionManager| std::iter::from_fn(|| manager.poll_transmit()).count();
+    assert_eq!(sent(&mut manager), 64);
+    manager.connect(&Connect { account: 2, ..wanted(SERVICE, 99) }, Duration::ZERO).expect("there is room");
+    assert_eq!(sent(&mut manager), 1, "another user's");
+    // Nor do silent questions wait for their repetition, after four seconds.
+    let end = Duration::from_secs(2);
+    let mut others = 0;
+    while let Some(at) = manager.poll_timeout().filter(|at| *at <= end) {
+        manager.on_timeout(at);
+        while let Some(transmit) = manager.poll_transmit() {
+            others += usize::from(matches!(transmit.mad.message, CmMessage::SidrReq(_)));
+        }
+    }
+    assert_eq!(others, 200 - 64);
 }
 
 #[test]

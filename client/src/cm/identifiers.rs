@@ -67,6 +67,9 @@ pub(super) struct JoinedGroup {
 pub(super) struct IdentifierTable {
     all: HashMap<u32, CmIdentifier>,
     memberships: HashMap<u32, JoinedGroup>,
+    /// Sequence number of the last event that was taken: an event of an earlier identifier of the
+    /// same number is older.
+    last_taken: u64,
 }
 
 impl CmIdentifier {
@@ -120,7 +123,7 @@ impl CmNegotiation {
 
 impl IdentifierTable {
     pub(super) fn insert(&mut self, id: u32, identifier: CmIdentifier) {
-        self.all.insert(id, identifier);
+        self.all.insert(id, CmIdentifier { taken: self.last_taken, ..identifier });
     }
 
     /// The identifier `id` of a channel. `ENOENT` if there is none of that number, `EINVAL` if it
@@ -184,6 +187,7 @@ impl IdentifierTable {
         let Some(owner) = self.all.get_mut(&event.owner) else { return 0 };
         owner.events += 1;
         owner.taken = event.sequence;
+        self.last_taken = self.last_taken.max(event.sequence);
         let service = owner.service;
         if event.kind == cm_event::CONNECT_REQUEST {
             let incoming = owner.incoming(event);
@@ -192,7 +196,8 @@ impl IdentifierTable {
             if let Some(membership) = self.memberships.get_mut(&event.id) {
                 membership.events += 1;
             }
-        } else {
+        } else if !matches!(event.kind, cm_event::USER | cm_event::INTERNAL) {
+            // Events of the program itself are no news of the addresses.
             owner.route = event.route;
             if event.kind == cm_event::CONNECT_RESPONSE {
                 owner.connection = Some(CmNegotiation::new(event, false));

@@ -82,7 +82,12 @@ impl Identifiers {
             0 => self.ports.take_free(id.port_space, &host.ephemeral_ports(), random, port_use)?,
             1..UNPRIVILEGED if !host.is_privileged() => return Err(CmErrno::Access),
             port => {
-                self.ports.take(id.port_space, port, PortUse { chosen_for: None, ..port_use })?;
+                self.ports.take(
+                    id.port_space,
+                    port,
+                    &host.ephemeral_ports(),
+                    PortUse { chosen_for: None, ..port_use },
+                )?;
                 port
             }
         };

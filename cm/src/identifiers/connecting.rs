@@ -8,7 +8,10 @@ use super::{CmErrno, Host, IdKey, IdService, IdState, Identifier, Identifiers};
 use crate::{
     connection::CmState,
     manager::{Accept, CmError, Connect, FindService, ServiceAnswer},
-    wire::{CmaAddress, CmaHeader, ConnectionPath, PortSpace, ServiceId, TransportService, reject_reason, sidr_status},
+    wire::{
+        CmaAddress, CmaHeader, CommId, ConnectionPath, PortSpace, ServiceId, TransportService, reject_reason,
+        sidr_status,
+    },
 };
 
 /// Longest delay of our ACKs: exponent, as Linux announces it.
@@ -91,16 +94,18 @@ impl Identifiers {
             return Err(CmErrno::Invalid);
         }
         let header = id.cma_header()?.to_bytes();
+        let account = self.numbers.get(&key.owner).map_or(0, |numbers| numbers.account);
         let connection = if id.service == IdService::Datagram {
             let private_data = behind(header, private_data, SIDR_REQ_DATA_BYTES)?;
-            let wanted = FindService { peer: id.peer()?, service_id: id.service_id()?, pkey: PKEY, private_data };
+            let wanted =
+                FindService { peer: id.peer()?, account, service_id: id.service_id()?, pkey: PKEY, private_data };
             self.manager.find_service(&wanted, now)?
         } else {
             if parameters.qpn.is_reserved() {
                 return Err(CmErrno::Invalid);
             }
             let private_data = behind(header, private_data, REQ_DATA_BYTES)?;
-            let wanted = id.wanted(parameters, private_data)?;
+            let wanted = Connect { account, ..id.wanted(parameters, private_data)? };
             let device = id.device.ok_or(CmErrno::Invalid)?;
             self.manager.set_adapter(device.device, device.adapter);
             self.manager.connect(&wanted, now)?
@@ -133,6 +138,7 @@ impl Identifiers {
             let private_data = padded(private_data, SIDR_REP_DATA_BYTES)?;
             let answer = ServiceAnswer { status: sidr_status::VALID, qpn: parameters.qpn, qkey, private_data };
             self.manager.answer_service(connection, &answer, now)?;
+            self.answered(key, connection);
         } else {
             let how = Accept {
                 qpn: parameters.qpn,
@@ -148,6 +154,14 @@ impl Identifiers {
         }
         self.id(key)?.uid = uid;
         Ok(())
+    }
+
+    /// A question is answered: it is not the identifier's any more.
+    fn answered(&mut self, key: IdKey, connection: CommId) {
+        self.by_connection.remove(&connection);
+        if let Some(id) = self.ids.get_mut(&key) {
+            id.connection = None;
+        }
     }
 
     /// Confirms the peer's acceptance: the queue pair is connected.
@@ -176,6 +190,7 @@ impl Identifiers {
             let private_data = padded(private_data, SIDR_REP_DATA_BYTES)?;
             let answer = ServiceAnswer { private_data, ..ServiceAnswer::refusal(sidr_status::REJECTED) };
             self.manager.answer_service(connection, &answer, now)?;
+            self.answered(key, connection);
         } else {
             self.manager.reject(connection, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
         }
@@ -241,6 +256,7 @@ impl Identifier {
         let service = if self.service == IdService::Reliable { TransportService::Rc } else { TransportService::Uc };
         Ok(Connect {
             peer,
+            account: 0,
             service_id: self.service_id()?,
             service,
             qpn: parameters.qpn,

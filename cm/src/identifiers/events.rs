@@ -83,9 +83,13 @@ impl IdEvent {
 }
 
 impl Identifiers {
-    /// An event of an identifier about itself, without details.
+    /// An event of an identifier about itself, without details. One with uid 0 has none: its program
+    /// has not accepted the request of which it is.
     pub(super) fn event(&self, key: IdKey, kind: EventKind, status: i32) -> Option<IdEvent> {
         let id = self.ids.get(&key)?;
+        if id.uid == 0 && kind != EventKind::ConnectRequest {
+            return None;
+        }
         Some(IdEvent {
             channel: id.channel,
             uid: id.uid,
@@ -124,8 +128,21 @@ impl Identifiers {
             match event {
                 CmEvent::Requested { id, req, peer } => self.on_request(id, &req, peer, host),
                 CmEvent::ServiceRequested { id, req, peer } => self.on_service_request(id, &req, peer, host, now),
-                _ => self.on_event(&event),
+                _ => {
+                    self.on_event(&event);
+                    self.forget_ended(event.id());
+                }
             }
+        }
+    }
+
+    /// The number of a connection that has ended may be given to another one.
+    pub(super) fn forget_ended(&mut self, connection: CommId) {
+        if self.manager.state(connection).is_none()
+            && let Some(key) = self.by_connection.remove(&connection)
+            && let Some(id) = self.ids.get_mut(&key)
+        {
+            id.connection = None;
         }
     }
 

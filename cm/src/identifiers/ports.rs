@@ -19,7 +19,7 @@ pub(super) struct PortUse {
     pub(super) is_family_only: bool,
     pub(super) may_share: bool,
     pub(super) listens: bool,
-    /// It was chosen here.
+    /// It is one of the ports to choose from.
     pub(super) is_chosen: bool,
     /// Peer, for which the port may be shared if it was chosen here.
     pub(super) chosen_for: Option<SocketAddr>,
@@ -56,7 +56,7 @@ const SHARED_TRIES: usize = 1024;
 pub(super) struct Ports {
     uses: BTreeMap<(PortSpace, u16), Vec<PortUse>>,
     last_chosen: u16,
-    /// Chosen ports of each user.
+    /// Ports of those to choose from that each user has.
     chosen: BTreeMap<(PortSpace, u32), u32>,
 }
 
@@ -66,7 +66,17 @@ impl Ports {
     /// # Errors
     /// [`CmErrno::AddressInUse`], or [`CmErrno::AddressNotAvailable`] if one of both is for all
     /// addresses: as Linux.
-    pub(super) fn take(&mut self, space: PortSpace, port: u16, wanted: PortUse) -> Result<(), CmErrno> {
+    pub(super) fn take(
+        &mut self,
+        space: PortSpace,
+        port: u16,
+        range: &RangeInclusive<u16>,
+        wanted: PortUse,
+    ) -> Result<(), CmErrno> {
+        let is_chosen = range.contains(&port);
+        if is_chosen && !self.has_room(space, range, wanted.account) {
+            return Err(CmErrno::AddressNotAvailable);
+        }
         let uses = self.uses.entry((space, port)).or_default();
         let others = uses.iter().filter(|other| other.key != wanted.key && other.overlaps(&wanted));
         for other in others {
@@ -81,8 +91,21 @@ impl Ports {
             self.drop_empty(space, port);
             return Err(error);
         }
-        uses.push(wanted);
+        uses.push(PortUse { is_chosen, ..wanted });
+        self.count(space, is_chosen, wanted.account);
         Ok(())
+    }
+
+    fn count(&mut self, space: PortSpace, is_chosen: bool, account: u32) {
+        if is_chosen {
+            *self.chosen.entry((space, account)).or_insert(0) += 1;
+        }
+    }
+
+    /// A user takes half of the ports to choose from at most.
+    fn has_room(&self, space: PortSpace, range: &RangeInclusive<u16>, account: u32) -> bool {
+        let half = (u32::from(range.end().saturating_sub(*range.start())) + 1).div_ceil(2);
+        self.chosen.get(&(space, account)).is_none_or(|count| *count < half)
     }
 
     /// Takes a free port of `range`, the search for which begins at a random one. If there is none,
@@ -105,13 +128,13 @@ impl Ports {
             let mut peers = uses.iter().map(|other| other.chosen_for);
             wanted.chosen_for.is_some() && peers.all(|peer| peer.is_some() && peer != wanted.chosen_for)
         };
-        let of_user = self.chosen.get(&(space, wanted.account)).copied().unwrap_or(0);
-        let free = if of_user < count.div_ceil(2) { candidates().find(is_free) } else { None };
+        let has_room = self.has_room(space, range, wanted.account);
+        let free = if has_room { candidates().find(is_free) } else { None };
         let port = free.or_else(|| candidates().take(SHARED_TRIES).find(is_shared));
         let port = port.ok_or(CmErrno::AddressNotAvailable)?;
         self.last_chosen = port;
         self.uses.entry((space, port)).or_default().push(PortUse { is_chosen: true, ..wanted });
-        *self.chosen.entry((space, wanted.account)).or_insert(0) += 1;
+        self.count(space, true, wanted.account);
         Ok(port)
     }
 
@@ -201,14 +224,14 @@ mod tests {
     #[test]
     fn a_port_is_taken_once_for_each_address() {
         let mut ports = Ports::default();
-        ports.take(SPACE, 7, used(1, "10.0.0.1")).expect("free");
-        assert_eq!(ports.take(SPACE, 7, used(2, "10.0.0.1")), Err(CmErrno::AddressInUse));
-        assert_eq!(ports.take(SPACE, 7, used(2, "0.0.0.0")), Err(CmErrno::AddressNotAvailable));
-        assert_eq!(ports.take(SPACE, 7, used(2, "::")), Err(CmErrno::AddressNotAvailable));
+        ports.take(SPACE, 7, &(50..=53), used(1, "10.0.0.1")).expect("free");
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), used(2, "10.0.0.1")), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), used(2, "0.0.0.0")), Err(CmErrno::AddressNotAvailable));
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), used(2, "::")), Err(CmErrno::AddressNotAvailable));
         let only = PortUse { is_family_only: true, ..used(2, "::") };
-        ports.take(SPACE, 7, only).expect("IPv6 alone");
-        ports.take(SPACE, 7, used(3, "10.0.0.2")).expect("another address");
-        ports.take(PortSpace::Udp, 7, used(4, "10.0.0.1")).expect("another port space");
+        ports.take(SPACE, 7, &(50..=53), only).expect("IPv6 alone");
+        ports.take(SPACE, 7, &(50..=53), used(3, "10.0.0.2")).expect("another address");
+        ports.take(PortSpace::Udp, 7, &(50..=53), used(4, "10.0.0.1")).expect("another port space");
         for number in 1..=4 {
             ports.give_back(SPACE, 7, IdKey { owner: OwnerId(1), number });
             ports.give_back(PortSpace::Udp, 7, IdKey { owner: OwnerId(1), number });
@@ -220,11 +243,11 @@ mod tests {
     fn sharing_ends_at_a_listener() {
         let mut ports = Ports::default();
         let shared = |number| PortUse { may_share: true, ..used(number, "10.0.0.1") };
-        ports.take(SPACE, 7, shared(1)).expect("free");
-        ports.take(SPACE, 7, shared(2)).expect("both share");
+        ports.take(SPACE, 7, &(50..=53), shared(1)).expect("free");
+        ports.take(SPACE, 7, &(50..=53), shared(2)).expect("both share");
         ports.listen(SPACE, 7, shared(1).key).expect("the first");
         assert_eq!(ports.listen(SPACE, 7, shared(2).key), Err(CmErrno::AddressInUse));
-        assert_eq!(ports.take(SPACE, 7, shared(3)), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), shared(3)), Err(CmErrno::AddressInUse));
         assert_eq!(ports.listener(SPACE, 7, "10.0.0.1".parse().expect("an address")), Some(shared(1).key));
         assert_eq!(ports.listener(SPACE, 7, "10.0.0.2".parse().expect("an address")), None);
     }
@@ -234,7 +257,7 @@ mod tests {
         let mut ports = Ports::default();
         let shared = |number, address| PortUse { may_share: true, ..used(number, address) };
         for (number, address) in [(1, "::"), (2, "10.0.0.1")] {
-            ports.take(SPACE, 7, shared(number, address)).expect("shared");
+            ports.take(SPACE, 7, &(50..=53), shared(number, address)).expect("shared");
         }
         ports.listen(SPACE, 7, shared(1, "::").key).expect("the first");
         for address in ["10.0.0.1", "10.0.0.2", "fd00::1"] {
@@ -242,6 +265,19 @@ mod tests {
             assert_eq!(found, Some(shared(1, "::").key), "{address}");
         }
         assert!(ports.is_listening(SPACE, 7) && !ports.is_listening(SPACE, 8));
+    }
+
+    #[test]
+    fn ports_of_the_range_that_a_user_names_count_as_well() {
+        let mut ports = Ports::default();
+        let range = 50..=53;
+        for port in 50..52 {
+            ports.take(SPACE, port, &range, used(1, "::")).expect("free");
+        }
+        assert_eq!(ports.take(SPACE, 52, &range, used(2, "::")), Err(CmErrno::AddressNotAvailable));
+        ports.take(SPACE, 60, &range, used(2, "::")).expect("none of those to choose from");
+        let other = PortUse { account: 8, ..used(3, "::") };
+        assert!(ports.take_free(SPACE, &range, 0, other).is_ok(), "the other half");
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::{
 pub struct Connect {
     /// Peer.
     pub peer: PeerAddress,
+    /// The user that asks: one with many requests does not keep those of others waiting.
+    pub account: u32,
     /// The peer's listener.
     pub service_id: ServiceId,
     /// Service.
@@ -59,6 +61,7 @@ impl ConnectionManager {
         let connection = CmConnection {
             state: CmState::ReqSent,
             peer: wanted.peer,
+            account: wanted.account,
             transaction: TransactionId(0),
             listener: None,
             service_id: wanted.service_id,

@@ -135,8 +135,9 @@ impl ConnectionManager {
         if let Some(repeated) = &mut connection.repeated {
             repeated.until = repeated.until.max(until);
         }
+        let of = (from, connection.account);
         self.set_deadline(mra.remote, Some(until));
-        self.no_longer_asks(mra.remote, from, now);
+        self.no_longer_asks(mra.remote, of, now);
     }
 
     fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
@@ -152,7 +153,9 @@ impl ConnectionManager {
         }
         let key = (from, rep.local_ca, rep.qpn);
         if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
-            self.send_rej(id, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
+            let mut rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
+            rej.local = id;
+            self.send(from, transaction, CmMessage::Rej(rej));
             return self.end_stale(old, now);
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -161,8 +164,9 @@ impl ConnectionManager {
         connection.remote_ca = rep.local_ca;
         connection.remote_qpn = rep.qpn;
         connection.repeated = None;
+        let of = (from, connection.account);
         self.set_deadline(id, None);
-        self.no_longer_asks(id, from, now);
+        self.no_longer_asks(id, of, now);
         self.index(id);
         self.tell(id, CmEvent::Accepted { id, rep: *rep });
     }

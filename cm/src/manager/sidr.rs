@@ -24,6 +24,8 @@ const ANSWERS_MAX: usize = 4096;
 pub struct FindService {
     /// Peer.
     pub peer: PeerAddress,
+    /// The user that asks.
+    pub account: u32,
     /// The peer's listener.
     pub service_id: ServiceId,
     /// Partition.
@@ -58,7 +60,8 @@ impl ConnectionManager {
     /// # Errors
     /// [`CmError::Full`].
     pub fn find_service(&mut self, wanted: &FindService, now: Duration) -> Result<CommId, CmError> {
-        let id = self.insert(CmConnection::of_question(wanted.peer))?;
+        let question = CmConnection { account: wanted.account, ..CmConnection::of_question(wanted.peer) };
+        let id = self.insert(question)?;
         self.set_transaction(id);
         let req = SidrReq {
             request: id,

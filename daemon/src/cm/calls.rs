@@ -155,7 +155,7 @@ impl CmCalls<'_, '_> {
 
     fn destroy(&mut self, request: &DestroyCmIdRequest) -> Reply<DestroyCmId> {
         let (key, now) = (self.key(request.id), self.now());
-        let channel = self.service.ids.channel(key);
+        let channel = self.service.ids.channel_of_any(key);
         self.with(|ids, host| ids.leave(key, host).or_else(|_| ids.destroy(key, host, now)))?;
         let listens_at = channel.ok().and_then(|channel| self.service.channels.get_mut(&channel));
         let requests = listens_at.map_or_else(Vec::new, |channel| channel.take_requests(key, request.taken));
@@ -164,11 +164,8 @@ impl CmCalls<'_, '_> {
             // It may be gone with its connection.
             let _ = self.with(|ids, host| ids.destroy(key, host, now));
         }
-        let channels = &mut self.service.channels;
-        match channel {
-            Ok(channel) => channels.get_mut(&channel).into_iter().for_each(|channel| channel.forget(key)),
-            // A membership: its identifier may be of any channel.
-            Err(_) => channels.values_mut().for_each(|channel| channel.forget(key)),
+        if let Some(channel) = channel.ok().and_then(|channel| self.service.channels.get_mut(&channel)) {
+            channel.forget(key);
         }
         Ok(Nothing {})
     }

@@ -4,13 +4,13 @@
 //! to another channel takes those with it that were not.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     os::fd::{AsRawFd, OwnedFd},
 };
 
 use nix::{
     errno::Errno,
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair},
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, setsockopt, socketpair, sockopt},
 };
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
@@ -18,8 +18,11 @@ use roced_memory::queues::is_read;
 use roced_types::SessionId;
 use zerocopy::IntoBytes;
 
-/// Messages that a socket of this size can hold without having been read, at most: older ones were.
-const UNREAD_MAX: usize = 1024;
+/// Buffer of a channel's socket, bytes: some hundred events, for any default of the host.
+const SOCKET_BYTES: usize = 64 << 10;
+
+/// Events that a socket of this size can hold without having been read, at most: older ones were.
+const UNREAD_MAX: usize = 512;
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +44,11 @@ pub(super) struct EventChannel {
     pub(super) wants_room: bool,
     /// In the socket, or taken since.
     unread: VecDeque<Sent>,
-    waiting: VecDeque<Sent>,
+    /// By their order.
+    waiting: BTreeMap<u64, Sent>,
+    /// Places of the waiting events of each identifier, about it or belonging to it.
+    places: BTreeMap<IdKey, Vec<u64>>,
+    pushed: u64,
 }
 
 impl EventChannel {
@@ -49,10 +56,17 @@ impl EventChannel {
     pub(super) fn new(session: SessionId) -> Result<(Self, OwnedFd), Errno> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        Ok((
-            Self { session, socket: ours, wants_room: false, unread: VecDeque::new(), waiting: VecDeque::new() },
-            theirs,
-        ))
+        setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
+        let channel = Self {
+            session,
+            socket: ours,
+            wants_room: false,
+            unread: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            places: BTreeMap::new(),
+            pushed: 0,
+        };
+        Ok((channel, theirs))
     }
 
     pub(super) const fn fd(&self) -> &OwnedFd {
@@ -61,25 +75,48 @@ impl EventChannel {
 
     /// An event for the program, after the others.
     pub(super) fn push(&mut self, owner: IdKey, event: CmChannelEvent) {
-        self.waiting.push_back((owner, event));
+        self.pushed += 1;
+        self.waiting.insert(self.pushed, (owner, event));
+        for key in keys_of(owner, &event) {
+            self.places.entry(key).or_default().push(self.pushed);
+        }
+    }
+
+    /// Takes a waiting event out.
+    fn remove(&mut self, place: u64) -> Option<Sent> {
+        let (owner, event) = self.waiting.remove(&place)?;
+        for key in keys_of(owner, &event) {
+            if let Some(places) = self.places.get_mut(&key) {
+                places.retain(|other| *other != place);
+                if places.is_empty() {
+                    self.places.remove(&key);
+                }
+            }
+        }
+        Some((owner, event))
     }
 
     /// Writes as much as there is room for.
     pub(super) fn write(&mut self) -> WriteState {
         // An empty socket: all that was written has been taken.
         self.is_read();
-        while let Some((_, event)) = self.waiting.front() {
+        while let Some((&place, (_, event))) = self.waiting.first_key_value() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match send(self.socket.as_raw_fd(), event.as_bytes(), flags) {
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return WriteState::Full,
-                Ok(_) => self.unread.extend(self.waiting.pop_front()),
+                Ok(_) => {
+                    let sent = self.remove(place);
+                    self.unread.extend(sent);
+                }
                 // The program has closed its end.
-                Err(_) => self.waiting.clear(),
+                Err(_) => {
+                    self.waiting.clear();
+                    self.places.clear();
+                }
             }
-            if self.unread.len() > UNREAD_MAX {
-                self.unread.pop_front();
-            }
+            let excess = self.unread.len().saturating_sub(UNREAD_MAX);
+            self.unread.drain(..excess);
         }
         WriteState::Written
     }
@@ -99,11 +136,9 @@ impl EventChannel {
         let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| *event);
         let mut moved: Vec<_> = written.collect();
         self.unread.retain(|sent| !is_moved(sent));
-        for sent in std::mem::take(&mut self.waiting) {
-            if is_moved(&sent) {
-                moved.push(sent.1);
-            } else {
-                self.waiting.push_back(sent);
+        for place in self.places.get(&owner).cloned().unwrap_or_default() {
+            if self.waiting.get(&place).is_some_and(is_moved) {
+                moved.extend(self.remove(place).map(|(_, event)| event));
             }
         }
         moved
@@ -121,10 +156,18 @@ impl EventChannel {
         requests.filter(|event| event.kind == cm_event::CONNECT_REQUEST).map(|event| event.id).collect()
     }
 
-    /// Drops the waiting events of a destroyed identifier.
+    /// Drops the waiting events of a destroyed identifier or membership.
     pub(super) fn forget(&mut self, key: IdKey) {
-        self.waiting.retain(|(owner, event)| *owner != key && event.id != key.number);
+        for place in self.places.get(&key).cloned().unwrap_or_default() {
+            self.remove(place);
+        }
     }
+}
+
+/// The identifiers that an event is of: the one that it belongs to, and the one that it is about.
+fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> {
+    let about = IdKey { number: event.id, ..owner };
+    std::iter::once(owner).chain((about != owner).then_some(about))
 }
 
 #[cfg(test)]
@@ -206,5 +249,28 @@ mod tests {
         channel.forget(key(1));
         channel.write();
         assert_eq!([take(&theirs), take(&theirs)], [Some(2), None]);
+    }
+
+    #[test]
+    fn another_session_has_identifiers_of_the_same_number() {
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        channel.push(key(5), event(5, 1, 0));
+        channel.forget(IdKey { owner: OwnerId(2), number: 5 });
+        channel.write();
+        assert_eq!(take(&theirs), Some(1));
+    }
+
+    #[test]
+    fn events_of_others_are_not_looked_at() {
+        let (mut channel, _theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        for number in 1..=30_000 {
+            channel.push(key(number), event(number, number.into(), 0));
+        }
+        for number in 1..=30_000 {
+            assert_eq!(channel.take_events(key(40_000), 0), []);
+            channel.forget(key(number));
+            assert_eq!(channel.waiting(), 30_000 - number as usize);
+        }
+        assert!(channel.places.is_empty());
     }
 }

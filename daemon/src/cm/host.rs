@@ -91,6 +91,10 @@ pub(super) fn entry_of(network: &dyn Network, peer: &PeerAddress) -> Option<GidT
 /// Addresses of a received datagram. The VLAN is that of the address it came to; a datagram of
 /// another VLAN is not for it.
 pub(super) fn peer_of(mad: &ReceivedMad, environment: &Environment<'_>) -> Option<PeerAddress> {
+    if mad.is_roce_v1 {
+        // Answers go by RoCEv2.
+        return None;
+    }
     let network = &*environment.network;
     let (_, entry) = gid_of_address(network, mad.device, address_of(mad.local))?;
     let is_known = !network.port(mad.device).strips_vlan_tags || mad.vlan.is_some();
@@ -139,7 +143,7 @@ impl Host for CmHost<'_, '_> {
     fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
         let network = &mut *self.environment.network;
         let chosen = network.source_for(destination, scope);
-        let source = source.or(chosen).ok_or(CmErrno::NetUnreachable)?;
+        let source = source.unwrap_or(chosen.ok_or(CmErrno::NetUnreachable)?);
         self.find(self.all(), source, scope).ok_or(CmErrno::NoDevice)
     }
 

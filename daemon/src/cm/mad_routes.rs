@@ -43,7 +43,8 @@ const STRANGER: u32 = u32::MAX;
 
 /// New ways at once, and how soon another one: strangers cause them.
 const NEW_WAYS: u32 = 256;
-const NEW_WAY_EVERY: Duration = Duration::from_millis(5);
+const NEW_WAY_FOR_STRANGER: Duration = Duration::from_millis(5);
+const NEW_WAY_FOR_ANSWER: Duration = Duration::from_millis(2);
 
 const HOP_LIMIT: u8 = 64;
 
@@ -62,12 +63,38 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
-    new_ways: u32,
-    refilled: Instant,
+    for_strangers: WayBudget,
+    for_answers: WayBudget,
     /// When unused ways were looked for.
     looked: Instant,
     /// Datagrams that were not sent: no way, too many that wait, or no room at a worker.
     pub(super) dropped: u64,
+}
+
+/// New ways that no program asked for, at a bounded rate.
+#[derive(Debug)]
+struct WayBudget {
+    every: Duration,
+    left: u32,
+    refilled: Instant,
+}
+
+impl WayBudget {
+    fn new(every: Duration) -> Self {
+        Self { every, left: NEW_WAYS, refilled: Instant::now() }
+    }
+
+    /// One more, if there may be.
+    fn take(&mut self) -> bool {
+        let more = (self.refilled.elapsed().as_micros() / self.every.as_micros()) as u32;
+        if more > 0 {
+            self.left = self.left.saturating_add(more).min(NEW_WAYS);
+            self.refilled = Instant::now();
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
 }
 
 impl Default for MadRoutes {
@@ -75,8 +102,8 @@ impl Default for MadRoutes {
         Self {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
-            new_ways: NEW_WAYS,
-            refilled: Instant::now(),
+            for_strangers: WayBudget::new(NEW_WAY_FOR_STRANGER),
+            for_answers: WayBudget::new(NEW_WAY_FOR_ANSWER),
             looked: Instant::now(),
             dropped: 0,
         }
@@ -108,21 +135,13 @@ impl MadRoutes {
         Some(way)
     }
 
-    /// A place for a way that no program asked for.
-    fn may_add(&mut self) -> bool {
-        let since = self.refilled.elapsed();
-        let more = (since.as_micros() / NEW_WAY_EVERY.as_micros()) as u32;
-        if more > 0 {
-            self.new_ways = self.new_ways.saturating_add(more).min(NEW_WAYS);
-            self.refilled = Instant::now();
-        }
-        let may = self.new_ways > 0;
-        self.new_ways -= u32::from(may);
-        may
+    /// There is a way to the peer.
+    pub(super) fn has(&self, peer: PeerAddress) -> bool {
+        self.ways.contains_key(&peer)
     }
 
-    /// Sends a datagram, now or when the neighbor has answered. A new way for an answer to a
-    /// stranger counts against the rate of such ways.
+    /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
+    /// of those for strangers, or of those for peers of connections.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
@@ -131,7 +150,8 @@ impl MadRoutes {
         devices: &[CmDevice],
         environment: &mut Environment<'_>,
     ) {
-        if is_stranger && !self.ways.contains_key(&peer) && !self.may_add() {
+        let budget = if is_stranger { &mut self.for_strangers } else { &mut self.for_answers };
+        if !self.ways.contains_key(&peer) && !budget.take() {
             self.dropped += 1;
             return;
         }

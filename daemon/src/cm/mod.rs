@@ -53,10 +53,13 @@ const CONNECTIONS_MAX: usize = 1 << 17;
 const IDS_OF_USER_MAX: u32 = 1 << 15;
 
 /// Event channels of a user: this part of the files that the daemon may have open.
-const CHANNELS_OF_USER_PART: u64 = 4;
+const CHANNELS_OF_USER_PART: u64 = 8;
 
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
 const OWN_EVENTS_MAX: usize = 64;
+
+/// Neighbors that are asked for in one go.
+const ASKED_AT_ONCE: usize = 64;
 
 /// Multicast groups that a user joins: each is a socket of the daemon.
 const GROUPS_OF_USER_MAX: usize = 256;
@@ -222,6 +225,7 @@ impl ConnectionService {
         for peer in self.routes.on_next_hop(follow, next, &self.devices, environment) {
             self.ids.on_neighbor(peer);
         }
+        self.ask_neighbors(environment);
         self.flush(environment);
     }
 
@@ -244,7 +248,20 @@ impl ConnectionService {
         let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_timeout(&mut host, now);
         self.routes.drop_unused(Instant::now(), environment);
+        self.ask_neighbors(environment);
         self.flush(environment);
+    }
+
+    /// Asks for neighbors that identifiers wait for, and for which there was no room before.
+    fn ask_neighbors(&mut self, environment: &mut Environment<'_>) {
+        let unasked: Vec<_> =
+            self.ids.waiting_for().filter(|(peer, _)| !self.routes.has(*peer)).take(ASKED_AT_ONCE).collect();
+        for (peer, key) in unasked {
+            let account = self.owners.get(&SessionId(key.owner.0)).map_or(0, |owner| owner.uid);
+            if self.routes.is_reachable(peer, account, environment) {
+                self.ids.on_neighbor(peer);
+            }
+        }
     }
 
     /// Sends datagrams, and writes events to their channels.
@@ -325,7 +342,12 @@ impl ConnectionService {
 
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let (channel, theirs) = EventChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
-        self.last_channel = self.last_channel.wrapping_add(1).max(1);
+        loop {
+            self.last_channel = self.last_channel.wrapping_add(1).max(1);
+            if !self.channels.contains_key(&self.last_channel) {
+                break;
+            }
+        }
         self.channels.insert(self.last_channel, channel);
         self.changed.insert(self.last_channel, Interest { is_new: true, wants_room: false });
         Ok((self.last_channel, theirs))
@@ -337,6 +359,10 @@ impl ConnectionService {
         let session = SessionId(key.owner.0);
         if self.channels.get(&channel).is_none_or(|channel| channel.session != session) {
             return Err(CmErrno::Invalid.into());
+        }
+        // Events that move are bounded as those that a program sends to itself.
+        if self.channels.get(&channel).is_some_and(|channel| channel.waiting() >= OWN_EVENTS_MAX) {
+            return Err(CmErrno::NoMemory.into());
         }
         self.ids.migrate(key, channel)?;
         let moved: Vec<CmChannelEvent> =
@@ -364,7 +390,6 @@ fn is_of_stranger(message: &CmMessage) -> bool {
     match message {
         CmMessage::Rej(rej) => rej.local == CommId(0),
         CmMessage::SidrRep(rep) => rep.status == sidr_status::UNSUPPORTED_SERVICE_ID,
-        CmMessage::Drep(_) => true,
         _ => false,
     }
 }

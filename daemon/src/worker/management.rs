@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_flood_of_one_address_takes_its_share_alone() {
         let (receiver, mut senders) = mads(2).expect("an eventfd");
-        let flood: Vec<_> = (0..100).map(|number| senders[0].push(mad(1, number))).collect();
+        let flood: Vec<_> = (0..300).map(|number| senders[0].push(mad(1, number as u8))).collect();
         assert_eq!(flood.iter().filter(|pushed| pushed.is_ok()).count(), SHARE as usize);
         assert_eq!(flood.last(), Some(&Err(MadDrop::ShareFull)));
         let share = |host| receiver.shared.share_of(&mad(host, 0).remote);
