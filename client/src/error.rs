@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use roced_abi::{
     VERSION,
-    control::{Refusal, call_name, limit},
+    control::{Refusal, call_name, cm_event, limit},
 };
 use roced_types::Status;
 use thiserror::Error;
@@ -86,6 +86,14 @@ pub enum Error {
         refusal: Refusal,
         /// Two numbers that belong to the reason, see [`Refusal`].
         detail: [u64; 2],
+    },
+    /// The connection manager made no connection.
+    #[error("{}", describe_connection(*.event, *.status))]
+    NotConnected {
+        /// Event in place of the connection ([`crate::cm::cm_event`]).
+        event: u32,
+        /// A negative errno, or the reason of the peer.
+        status: i32,
     },
     /// A queue has no room: reap completions, then post again.
     ///
@@ -248,6 +256,7 @@ impl Error {
                 Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout | Refusal::NotProxied => Side::Daemon,
                 _ => Side::Yours,
             },
+            Self::NotConnected { .. } => Side::Peer,
             Self::Kernel { .. } | Self::NoPageExchange { .. } => Side::Kernel,
             _ => Side::Yours,
         }
@@ -308,6 +317,20 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Cm => describe_cm(first),
     };
     format!("{call} refused: {why}")
+}
+
+fn describe_connection(event: u32, status: i32) -> String {
+    const NO_LISTENER: i32 = 8;
+    match (event, status) {
+        (cm_event::ADDRESS_ERROR | cm_event::ROUTE_ERROR, status) => {
+            format!("no way to the peer: {}", Errno::from_raw(-status).desc())
+        }
+        (cm_event::REJECTED, NO_LISTENER) => "the peer has no listener at that port".to_owned(),
+        (cm_event::REJECTED, reason) => format!("the peer refused the connection (reason {reason})"),
+        (cm_event::UNREACHABLE, _) => "the peer does not answer: is its connection manager reachable?".to_owned(),
+        (cm_event::DEVICE_REMOVAL, _) => "the device is gone".to_owned(),
+        (event, status) => format!("the connection failed (event {event}, status {status})"),
+    }
 }
 
 fn describe_cm(number: u64) -> String {

@@ -22,6 +22,8 @@
 //! 5. [`QueuePair::address`] returns the [`QpAddress`] to send to the peer, and
 //!    [`QueuePair::connect`] takes the address of the peer. A datagram queue pair needs
 //!    [`QueuePair::activate`] instead, and an [`AddressHandle`] for each destination.
+//!    [`Route`] and [`Listener`] do both by the connection manager, without a channel of the
+//!    program's own.
 //! 6. [`QueuePair::post_recv`] and [`QueuePair::post_send`] post work requests ([`RecvRequest`],
 //!    [`SendRequest`]).
 //! 7. [`CompletionQueue::poll`] or [`CompletionQueue::wait`] reaps completions; [`Completion::ok`]
@@ -45,6 +47,7 @@
 //! | `ibv_create_cq`, `ibv_create_comp_channel` | [`Device::completion_queue_with`], [`Device::channel`] |
 //! | `ibv_create_qp` | [`ProtectionDomain::queue_pair`], [`QpBuilder::create`] |
 //! | `ibv_modify_qp` to RTR and RTS | [`QueuePair::connect`], [`QueuePair::activate`]; [`QueuePair::modify`] for single steps |
+//! | `rdma_resolve_addr`, `rdma_connect`, `rdma_listen`, `rdma_accept` | [`Route::to`], [`Route::connect`], [`Listener`], [`ConnectionRequest::accept`] |
 //! | `ibv_create_ah`, `ibv_create_srq`, `ibv_alloc_mw` | [`ProtectionDomain::address_handle`], [`ProtectionDomain::shared_receive_queue`], [`ProtectionDomain::memory_window`] |
 //! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
 //! | `ibv_poll_cq`, `ibv_req_notify_cq` | [`CompletionQueue::poll`], [`CompletionQueue::arm`]; [`CompletionQueue::wait`] does both |
@@ -86,6 +89,7 @@ mod ah;
 mod batch;
 mod channel;
 pub mod cm;
+mod connection;
 mod cq;
 mod device;
 mod error;
@@ -114,6 +118,7 @@ pub use access::Access;
 pub use ah::{AddressHandle, AddressOptions};
 pub use batch::SendBatch;
 pub use channel::CompletionChannel;
+pub use connection::{Connection, ConnectionOptions, ConnectionRequest, Listener, Route};
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 pub use error::{Error, Result, Side, WorkError};
@@ -140,6 +145,8 @@ const _: () = {
     _every_object_is_shared::<AddressHandle>();
     _every_object_is_shared::<MemoryRegion>();
     _every_object_is_shared::<MemoryWindow>();
+    _every_object_is_shared::<Connection>();
+    _every_object_is_shared::<Listener>();
     _every_object_is_shared::<CompletionChannel>();
     _every_object_is_shared::<CompletionQueue>();
     _every_object_is_shared::<QueuePair>();

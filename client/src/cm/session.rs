@@ -53,6 +53,11 @@ impl CmSession {
         Ok(Arc::new(Self { daemon, identifiers: Mutex::default() }))
     }
 
+    /// The session with the daemon itself.
+    pub(crate) fn daemon(&self) -> &DaemonSession {
+        &self.daemon
+    }
+
     /// Creates an event channel.
     ///
     /// # Errors

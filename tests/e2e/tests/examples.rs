@@ -77,6 +77,21 @@ pub(crate) fn read(settings: &Settings) -> Result<()> {
     has(&waited, &["the peer has read the table again"])
 }
 
+/// A connection by the connection manager, by IPv4 and IPv6.
+pub(crate) fn connection(settings: &Settings) -> Result<()> {
+    let (lab, program) = (Lab::up(&[])?, build(settings, "connection")?);
+    for (own, peer) in [("10.10.0.1", PEER_IPV4), ("fd00:10::1", PEER_IPV6)] {
+        let mut waits = lab.start(Host::B, &program, &[if peer == PEER_IPV4 { "0.0.0.0" } else { "::" }, "listen"])?;
+        let first = waits.line(SOON)?;
+        ensure!(first.starts_with("listening at"), "{first}");
+        let asks = lab.run(Host::A, &program, &[peer], LIMIT);
+        let (asked, waited) = both_ended_well(asks, waits.end(LIMIT))?;
+        has(&asked, &["connected to", "the answer: HELLO, CONNECTION MANAGER"])?;
+        has(&waited, &[own, "asks with 'a question'", "answered 'hello, connection manager'"])?;
+    }
+    Ok(())
+}
+
 /// The program in C, over the verbs library.
 pub(crate) fn rc_write(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;

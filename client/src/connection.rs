@@ -1,0 +1,442 @@
+//! Connections of queue pairs by the connection manager: no channel of the program's own is needed
+//! to exchange addresses.
+//!
+//! ```text
+//!   Route::to(address) ─ device ─► queue pair ─ Route::connect ─────────┐
+//!                                                                       ├─► Connection
+//!   Listener::bind ─► ConnectionRequest ─ device ─► queue pair ─ accept ┘
+//! ```
+//!
+//! Peers may be programs of this crate, of librdmacm over roced, or of Linux's rdma_cm. Service: RC.
+
+use std::{
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use roced_abi::control::{CmAddress, CmChannelEvent, CmParameters, CmRoute, DeviceName, Index, ListDevice};
+use roced_types::{QpAttributes, attribute, state};
+
+use crate::{
+    access::Access,
+    cm::{CmChannel, CmIdentifier, CmSession, TakenCmEvent, cm_event, cm_family, cm_port_space, cm_service},
+    error::{Error, Result},
+    qp::QueuePair,
+};
+
+/// The client's own number of an identifier: each has a channel of its own, so one will do.
+const UID: u64 = 1;
+
+/// Code of the time that a peer is asked to wait while no receive is posted: 0.64 ms.
+const MIN_RNR_TIMER: u32 = 12;
+
+/// Time that a peer without a neighbor entry has to answer.
+const RESOLVE_TIMEOUT_MS: u32 = 5_000;
+
+/// Requests that wait for [`Listener::next`], at most.
+const BACKLOG: u32 = 1024;
+
+/// Options of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionOptions<'a> {
+    /// Rights of the peer on local memory; the rights of each region apply in addition.
+    pub access: Access,
+    /// READs and atomic operations of the peer answered at a time, at most 128.
+    pub responder_resources: u8,
+    /// READs and atomic operations outstanding at a time, at most 128.
+    pub initiator_depth: u8,
+    /// Retries of the peer's queue pair after a timeout, at most 7.
+    pub retry_count: u8,
+    /// Retries of the peer's queue pair while no receive is posted here, at most 7, which is for
+    /// ever.
+    pub rnr_retry_count: u8,
+    /// Bytes for the peer's program: at most 56 with a request, 196 with an acceptance.
+    pub private_data: &'a [u8],
+    /// Time limit for the peer's answer.
+    pub timeout: Duration,
+}
+
+impl Default for ConnectionOptions<'_> {
+    fn default() -> Self {
+        Self {
+            access: Access::ALL,
+            responder_resources: 16,
+            initiator_depth: 16,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            private_data: &[],
+            timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// The way to a listener: its device on this host is known.
+#[derive(Debug)]
+pub struct Route {
+    identifier: Identifier,
+}
+
+/// A listener of connections.
+#[derive(Debug)]
+pub struct Listener {
+    identifier: Identifier,
+}
+
+/// A peer's request for a connection. Dropping it refuses.
+#[derive(Debug)]
+pub struct ConnectionRequest {
+    identifier: Identifier,
+    private_data: Vec<u8>,
+}
+
+/// One end of a connection. Dropping it disconnects; the queue pair stays with the program.
+#[derive(Debug)]
+pub struct Connection {
+    identifier: Identifier,
+    private_data: Vec<u8>,
+}
+
+/// An identifier with an event channel of its own.
+#[derive(Debug)]
+struct Identifier {
+    channel: CmChannel,
+    id: u32,
+}
+
+impl Route {
+    /// Finds the way to `peer`, within `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer; the
+    /// daemon is gone.
+    pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
+        let identifier = Identifier::new(&CmSession::open()?)?;
+        let Identifier { channel, id } = &identifier;
+        channel.resolve_address(*id, CmAddress::default(), cm_address(peer), RESOLVE_TIMEOUT_MS)?;
+        identifier.expect(cm_event::ADDRESS_RESOLVED, timeout)?;
+        channel.resolve_route(*id, RESOLVE_TIMEOUT_MS)?;
+        identifier.expect(cm_event::ROUTE_RESOLVED, timeout)?;
+        Ok(Self { identifier })
+    }
+
+    /// Name of the device that leads to the peer: for [`crate::Device::open`].
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn device(&self) -> Result<String> {
+        self.identifier.device()
+    }
+
+    /// Asks the peer for a connection of `qp`, a queue pair of the route's device in state RESET or
+    /// INIT, and connects it. Receives can, and should, be posted before, after
+    /// [`QueuePair::to_init`].
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`]: the peer refused, or does not answer; private data that is too long;
+    /// the daemon is gone.
+    pub fn connect(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
+        let Self { identifier } = self;
+        identifier.channel.connect(identifier.id, parameters(qp, options), options.private_data)?;
+        let event = identifier.expect(cm_event::CONNECT_RESPONSE, options.timeout)?;
+        identifier.connect_qp(qp, options)?;
+        identifier.channel.confirm(identifier.id)?;
+        Ok(Connection { identifier, private_data: private_data(&event) })
+    }
+}
+
+impl Listener {
+    /// Listens at `address`, of which the IP address may be unspecified; port 0 is a free one.
+    ///
+    /// # Errors
+    /// The address is not of this host, or on no device; the port is taken, or privileged; the
+    /// daemon is gone.
+    pub fn bind(address: SocketAddr) -> Result<Self> {
+        let identifier = Identifier::new(&CmSession::open()?)?;
+        identifier.channel.bind(identifier.id, cm_address(address))?;
+        identifier.channel.listen(identifier.id, BACKLOG)?;
+        Ok(Self { identifier })
+    }
+
+    /// Address and port.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn address(&self) -> Result<SocketAddr> {
+        socket_address(&self.identifier.record()?.route.source)
+    }
+
+    /// The next request for a connection; `None` if none came within `timeout`.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn next(&self, timeout: Duration) -> Result<Option<ConnectionRequest>> {
+        let deadline = Instant::now() + timeout;
+        let Identifier { channel, .. } = &self.identifier;
+        loop {
+            let Some(TakenCmEvent { event, .. }) = next_event(channel, deadline)? else { return Ok(None) };
+            if event.kind == cm_event::CONNECT_REQUEST {
+                // Events of the connection come to a channel of its own.
+                let own = channel.session().channel()?;
+                own.migrate(channel, event.id)?;
+                let identifier = Identifier { channel: own, id: event.id };
+                return Ok(Some(ConnectionRequest { identifier, private_data: private_data(&event) }));
+            }
+        }
+    }
+}
+
+impl ConnectionRequest {
+    /// Name of the device that the request came to: for [`crate::Device::open`].
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn device(&self) -> Result<String> {
+        self.identifier.device()
+    }
+
+    /// The peer.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn peer(&self) -> Result<SocketAddr> {
+        socket_address(&self.identifier.record()?.route.destination)
+    }
+
+    /// The peer's private data: 56 bytes, with zeros behind those that the peer gave.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Connects `qp`, a queue pair of the request's device in state RESET or INIT, and accepts.
+    /// Returns when the peer has confirmed.
+    ///
+    /// # Errors
+    /// As [`Route::connect`].
+    pub fn accept(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
+        let Self { identifier, private_data } = self;
+        identifier.connect_qp(qp, options)?;
+        identifier.channel.accept(identifier.id, UID, parameters(qp, options), options.private_data)?;
+        identifier.expect(cm_event::ESTABLISHED, options.timeout)?;
+        Ok(Connection { identifier, private_data })
+    }
+
+    /// Refuses, with at most 148 bytes for the peer's program.
+    ///
+    /// # Errors
+    /// Private data that is too long; the daemon is gone.
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.identifier.channel.reject(self.identifier.id, 0, private_data)
+    }
+}
+
+impl Connection {
+    /// The peer.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn peer(&self) -> Result<SocketAddr> {
+        socket_address(&self.identifier.record()?.route.destination)
+    }
+
+    /// The peer's private data: that of its request (56 bytes) or of its acceptance (196), with
+    /// zeros behind those that it gave.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Waits for the end of the connection, at most for `timeout`; true if it has ended.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn wait_for_end(&self, timeout: Duration) -> Result<bool> {
+        let deadline = Instant::now() + timeout;
+        while let Some(TakenCmEvent { event, .. }) = next_event(&self.identifier.channel, deadline)? {
+            if matches!(event.kind, cm_event::DISCONNECTED | cm_event::DEVICE_REMOVAL) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends the connection: the peer's program is told. Work of the queue pair is not waited for.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn disconnect(&self) -> Result<()> {
+        self.identifier.channel.disconnect(self.identifier.id)
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable when [`Self::next`] has a request, including that the daemon is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.identifier.channel.as_fd()
+    }
+}
+
+impl AsFd for Connection {
+    /// Readable when the connection has ended, including that the daemon is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.identifier.channel.as_fd()
+    }
+}
+
+impl Identifier {
+    fn new(session: &Arc<CmSession>) -> Result<Self> {
+        let channel = session.channel()?;
+        let id = channel.create_id(UID, cm_port_space::TCP, cm_service::RC)?;
+        Ok(Self { channel, id })
+    }
+
+    fn record(&self) -> Result<CmIdentifier> {
+        self.channel.identifier(self.id)
+    }
+
+    fn device(&self) -> Result<String> {
+        let index = self.record()?.route.path.device;
+        let name: DeviceName = self.channel.session().daemon().call::<ListDevice>(Index { index })?;
+        name.as_str().map(str::to_owned).ok_or(Error::Protocol { what: "a device name that is not text" })
+    }
+
+    /// Waits for an event of this kind; any other one is the failure of the connection.
+    fn expect(&self, kind: u32, timeout: Duration) -> Result<CmChannelEvent> {
+        let Some(TakenCmEvent { event, .. }) = next_event(&self.channel, Instant::now() + timeout)? else {
+            return Err(Error::NotConnected { event: cm_event::UNREACHABLE, status: -(Errno::ETIMEDOUT as i32) });
+        };
+        if event.kind == kind { Ok(event) } else { Err(Error::NotConnected { event: event.kind, status: event.status }) }
+    }
+
+    /// Moves a queue pair to RTS, by the numbers of the connection.
+    fn connect_qp(&self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<()> {
+        let record = self.record()?;
+        let Some(connection) = record.connection else { return Err(Error::DaemonGone) };
+        let CmRoute { path, .. } = record.route;
+        if qp.query()?.state == state::RESET {
+            qp.to_init(options.access)?;
+        }
+        let depths = if connection.is_passive {
+            (options.responder_resources, options.initiator_depth)
+        } else {
+            (connection.parameters.responder_resources, connection.parameters.initiator_depth)
+        };
+        let to_rtr = attribute::STATE
+            | attribute::AV
+            | attribute::PATH_MTU
+            | attribute::DEST_QPN
+            | attribute::RQ_PSN
+            | attribute::MAX_DEST_RD_ATOMIC
+            | attribute::MIN_RNR_TIMER;
+        let attributes = QpAttributes {
+            state: state::RTR,
+            path_mtu_bytes: path.mtu_bytes,
+            dest_qpn: connection.parameters.qpn,
+            rq_psn: connection.starting_psn,
+            max_dest_rd_atomic: depths.0.into(),
+            min_rnr_timer: MIN_RNR_TIMER,
+            sgid_index: path.gid_index,
+            dgid: path.remote_gid,
+            hop_limit: path.hop_limit.into(),
+            traffic_class: path.traffic_class.into(),
+            flow_label: path.flow_label,
+            service_level: path.service_level.into(),
+            ..QpAttributes::default()
+        };
+        qp.modify(to_rtr, &attributes)?;
+        let to_rts = attribute::STATE
+            | attribute::SQ_PSN
+            | attribute::TIMEOUT
+            | attribute::RETRY_CNT
+            | attribute::RNR_RETRY
+            | attribute::MAX_QP_RD_ATOMIC;
+        let retry_count = if connection.is_passive { connection.parameters.retry_count } else { options.retry_count };
+        let attributes = QpAttributes {
+            state: state::RTS,
+            sq_psn: connection.remote_starting_psn,
+            max_rd_atomic: depths.1.into(),
+            timeout: connection.ack_timeout.min(31),
+            retry_cnt: retry_count.min(7).into(),
+            rnr_retry: connection.parameters.rnr_retry_count.min(7).into(),
+            ..QpAttributes::default()
+        };
+        qp.modify(to_rts, &attributes)
+    }
+}
+
+fn parameters(qp: &QueuePair, options: &ConnectionOptions<'_>) -> CmParameters {
+    CmParameters {
+        qpn: qp.qpn(),
+        responder_resources: options.responder_resources,
+        initiator_depth: options.initiator_depth,
+        retry_count: options.retry_count,
+        rnr_retry_count: options.rnr_retry_count,
+        srq: qp.srq().is_some().into(),
+        ..CmParameters::default()
+    }
+}
+
+fn private_data(event: &CmChannelEvent) -> Vec<u8> {
+    event.private_data[..usize::from(event.parameters.private_data_bytes).min(event.private_data.len())].to_vec()
+}
+
+/// The next event; `None` at `deadline`.
+fn next_event(channel: &CmChannel, deadline: Instant) -> Result<Option<TakenCmEvent>> {
+    loop {
+        if let Some(taken) = channel.take()? {
+            return Ok(Some(taken));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        // Rounded up, to avoid spinning during the last millisecond.
+        let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::Kernel { call: "poll", errno }),
+        }
+    }
+}
+
+fn cm_address(of: SocketAddr) -> CmAddress {
+    let mut address = [0; 16];
+    let (family, scope) = match of {
+        SocketAddr::V4(v4) => {
+            address[..4].copy_from_slice(&v4.ip().octets());
+            (cm_family::IPV4, 0)
+        }
+        SocketAddr::V6(v6) => {
+            address = v6.ip().octets();
+            (cm_family::IPV6, v6.scope_id())
+        }
+    };
+    CmAddress { address, scope, family, port: of.port() }
+}
+
+fn socket_address(of: &CmAddress) -> Result<SocketAddr> {
+    let [a, b, c, d, ..] = of.address;
+    match of.family {
+        cm_family::IPV4 => Ok(SocketAddr::new(IpAddr::from([a, b, c, d]), of.port)),
+        cm_family::IPV6 => Ok(SocketAddrV6::new(of.address.into(), of.port, 0, of.scope).into()),
+        _ => Err(Error::Protocol { what: "an identifier without address" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_to_the_daemon() {
+        for address in ["10.0.0.1:7", "[fd00::1]:65535", "0.0.0.0:0"] {
+            let address: SocketAddr = address.parse().expect("an address");
+            assert_eq!(socket_address(&cm_address(address)).expect("of a known family"), address);
+        }
+        assert!(socket_address(&CmAddress::default()).is_err());
+    }
+}
