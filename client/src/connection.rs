@@ -79,32 +79,32 @@ impl Default for ConnectionOptions<'_> {
 /// The way to a listener: its device on this host is known.
 #[derive(Debug)]
 pub struct Route {
-    identifier: Identifier,
+    identifier: OwnIdentifier,
 }
 
 /// A listener of connections.
 #[derive(Debug)]
 pub struct Listener {
-    identifier: Identifier,
+    identifier: OwnIdentifier,
 }
 
 /// A peer's request for a connection. Dropping it refuses.
 #[derive(Debug)]
 pub struct ConnectionRequest {
-    identifier: Identifier,
+    identifier: OwnIdentifier,
     private_data: Vec<u8>,
 }
 
 /// One end of a connection. Dropping it disconnects; the queue pair stays with the program.
 #[derive(Debug)]
 pub struct Connection {
-    identifier: Identifier,
+    identifier: OwnIdentifier,
     private_data: Vec<u8>,
 }
 
 /// An identifier with an event channel of its own.
 #[derive(Debug)]
-struct Identifier {
+struct OwnIdentifier {
     channel: CmChannel,
     id: u32,
 }
@@ -116,8 +116,8 @@ impl Route {
     /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer; the
     /// daemon is gone.
     pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
-        let identifier = Identifier::new(&CmSession::open()?)?;
-        let Identifier { channel, id } = &identifier;
+        let identifier = OwnIdentifier::new(&CmSession::open()?)?;
+        let OwnIdentifier { channel, id } = &identifier;
         channel.resolve_address(*id, CmAddress::default(), cm_address(peer), RESOLVE_TIMEOUT_MS)?;
         identifier.expect(cm_event::ADDRESS_RESOLVED, timeout)?;
         channel.resolve_route(*id, RESOLVE_TIMEOUT_MS)?;
@@ -157,7 +157,7 @@ impl Listener {
     /// The address is not of this host, or on no device; the port is taken, or privileged; the
     /// daemon is gone.
     pub fn bind(address: SocketAddr) -> Result<Self> {
-        let identifier = Identifier::new(&CmSession::open()?)?;
+        let identifier = OwnIdentifier::new(&CmSession::open()?)?;
         identifier.channel.bind(identifier.id, cm_address(address))?;
         identifier.channel.listen(identifier.id, BACKLOG)?;
         Ok(Self { identifier })
@@ -177,14 +177,14 @@ impl Listener {
     /// The daemon is gone.
     pub fn next(&self, timeout: Duration) -> Result<Option<ConnectionRequest>> {
         let deadline = Instant::now() + timeout;
-        let Identifier { channel, .. } = &self.identifier;
+        let OwnIdentifier { channel, .. } = &self.identifier;
         loop {
             let Some(TakenCmEvent { event, .. }) = next_event(channel, deadline)? else { return Ok(None) };
             if event.kind == cm_event::CONNECT_REQUEST {
                 // Events of the connection come to a channel of its own.
                 let own = channel.session().channel()?;
                 own.migrate(channel, event.id)?;
-                let identifier = Identifier { channel: own, id: event.id };
+                let identifier = OwnIdentifier { channel: own, id: event.id };
                 return Ok(Some(ConnectionRequest { identifier, private_data: private_data(&event) }));
             }
         }
@@ -287,7 +287,7 @@ impl AsFd for Connection {
     }
 }
 
-impl Identifier {
+impl OwnIdentifier {
     fn new(session: &Arc<CmSession>) -> Result<Self> {
         let channel = session.channel()?;
         let id = channel.create_id(UID, cm_port_space::TCP, cm_service::RC)?;
@@ -309,7 +309,11 @@ impl Identifier {
         let Some(TakenCmEvent { event, .. }) = next_event(&self.channel, Instant::now() + timeout)? else {
             return Err(Error::NotConnected { event: cm_event::UNREACHABLE, status: -(Errno::ETIMEDOUT as i32) });
         };
-        if event.kind == kind { Ok(event) } else { Err(Error::NotConnected { event: event.kind, status: event.status }) }
+        if event.kind == kind {
+            Ok(event)
+        } else {
+            Err(Error::NotConnected { event: event.kind, status: event.status })
+        }
     }
 
     /// Moves a queue pair to RTS, by the numbers of the connection.

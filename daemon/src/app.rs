@@ -61,7 +61,7 @@ use self::{
 };
 use crate::{
     admin::Admin,
-    client_socket::listener::Listener,
+    client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
     config::{Config, ConfigSource, Credits},
     environment::Environment,
@@ -241,7 +241,7 @@ impl Daemon {
         for socket in [&control.socket, &config.admin.socket] {
             folders.make_for(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
         }
-        let listener = Listener::bind(&control.socket, control.group.as_deref(), control.mode)?;
+        let listener = ClientListener::bind(&control.socket, control.group.as_deref(), control.mode)?;
         let admin = Admin::open(&config.admin.socket)
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;

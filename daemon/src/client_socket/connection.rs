@@ -51,13 +51,13 @@ pub enum SentReply {
 
 /// A connected client.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     socket: OwnedFd,
     peer: ClientProcess,
     user: UserAccount,
 }
 
-impl Connection {
+impl ClientConnection {
     /// The client at the other end of `socket`.
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
         Self { socket, peer, user: users.user(peer.uid) }
@@ -122,7 +122,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ClientConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -144,10 +144,10 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Connection, OwnedFd) {
+    fn pair() -> (ClientConnection, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket pair");
-        (Connection::new(ours, ClientProcess { pid: 1, uid: 0 }, &UserAccounts::default()), theirs)
+        (ClientConnection::new(ours, ClientProcess { pid: 1, uid: 0 }, &UserAccounts::default()), theirs)
     }
 
     #[test]

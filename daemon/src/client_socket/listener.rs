@@ -21,7 +21,7 @@ use roced_memory::users::UserAccounts;
 use thiserror::Error;
 use tracing::info;
 
-use super::connection::{ClientProcess, Connection};
+use super::connection::{ClientConnection, ClientProcess};
 
 /// Why the daemon cannot listen for clients.
 #[derive(Debug, Error)]
@@ -52,7 +52,7 @@ pub enum ListenError {
 
 /// The listening socket. Dropping it removes its file.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ClientListener {
     socket: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file, so that another's is not removed.
@@ -64,7 +64,7 @@ pub struct Listener {
     users: UserAccounts,
 }
 
-impl Listener {
+impl ClientListener {
     /// Listens at `path`, accessible according to `group` (if given) and `mode`. A socket file
     /// without a listener is replaced.
     ///
@@ -98,7 +98,7 @@ impl Listener {
     }
 
     /// The next client that wants in; `None` when there is none. Never waits.
-    pub fn accept(&mut self) -> Option<Connection> {
+    pub fn accept(&mut self) -> Option<ClientConnection> {
         loop {
             match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
                 Ok(raw) => return connection(owned(raw), &self.users),
@@ -124,13 +124,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ClientListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for ClientListener {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| self.file == Some((file.dev(), file.ino())));
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -159,10 +159,10 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), ListenError> {
     fs::remove_file(path).map_err(|error| kernel("remove the stale socket")(errno_of(&error)))
 }
 
-fn connection(socket: OwnedFd, users: &UserAccounts) -> Option<Connection> {
+fn connection(socket: OwnedFd, users: &UserAccounts) -> Option<ClientConnection> {
     // Fails only when the other end is gone already.
     let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
-    Some(Connection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }, users))
+    Some(ClientConnection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }, users))
 }
 
 #[expect(unsafe_code, reason = "accept4 of nix gives a bare descriptor")]
@@ -195,8 +195,8 @@ mod tests {
         let stale = seqpacket().expect("a socket");
         bind(stale.as_raw_fd(), &UnixAddr::new(&path).expect("short")).expect("free");
         drop(stale);
-        let first = Listener::bind(&path, None, 0o600).expect("replaces the stale one");
-        assert!(matches!(Listener::bind(&path, None, 0o600), Err(ListenError::InUse(_))));
+        let first = ClientListener::bind(&path, None, 0o600).expect("replaces the stale one");
+        assert!(matches!(ClientListener::bind(&path, None, 0o600), Err(ListenError::InUse(_))));
         assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
         drop(first);
         assert!(!path.exists());
@@ -206,21 +206,21 @@ mod tests {
     fn a_file_that_is_no_socket_stays() {
         let (_folder, path) = scratch();
         fs::write(&path, "precious").expect("writable");
-        assert!(matches!(Listener::bind(&path, None, 0o600), Err(ListenError::NotASocket(_))));
+        assert!(matches!(ClientListener::bind(&path, None, 0o600), Err(ListenError::NotASocket(_))));
         assert_eq!(fs::read(&path).expect("still there"), b"precious");
     }
 
     #[test]
     fn mistakes_in_the_config_are_named() {
         let (folder, path) = scratch();
-        let error = Listener::bind(&path, Some("no-such-group-here"), 0o600).expect_err("no such group");
+        let error = ClientListener::bind(&path, Some("no-such-group-here"), 0o600).expect_err("no such group");
         assert!(error.to_string().contains("groupadd"));
         assert!(!path.exists());
         let long = folder.path().join("x".repeat(200));
-        assert!(matches!(Listener::bind(&long, None, 0o600), Err(ListenError::PathTooLong(_))));
+        assert!(matches!(ClientListener::bind(&long, None, 0o600), Err(ListenError::PathTooLong(_))));
         let nowhere = folder.path().join("no/such/folder");
         assert!(matches!(
-            Listener::bind(&nowhere, None, 0o600),
+            ClientListener::bind(&nowhere, None, 0o600),
             Err(ListenError::Kernel { what: "bind", errno: Errno::ENOENT, .. })
         ));
     }
@@ -228,9 +228,9 @@ mod tests {
     #[test]
     fn the_file_of_a_successor_is_not_removed() {
         let (_folder, path) = scratch();
-        let first = Listener::bind(&path, None, 0o600).expect("free");
+        let first = ClientListener::bind(&path, None, 0o600).expect("free");
         fs::remove_file(&path).expect("ours");
-        let second = Listener::bind(&path, None, 0o600).expect("free again");
+        let second = ClientListener::bind(&path, None, 0o600).expect("free again");
         drop(first);
         assert!(path.exists());
         drop(second);

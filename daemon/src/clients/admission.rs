@@ -14,7 +14,7 @@ use super::{
     refused::Refused,
     session::{Session, SessionStage},
 };
-use crate::client_socket::connection::{ClientProcess, Connection};
+use crate::client_socket::connection::{ClientConnection, ClientProcess};
 
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
@@ -56,7 +56,7 @@ impl Clients {
         }
     }
 
-    fn admit(&mut self, connection: Connection) {
+    fn admit(&mut self, connection: ClientConnection) {
         let peer = connection.peer();
         let stage = match self.stage_for(peer) {
             Ok(stage) => stage,

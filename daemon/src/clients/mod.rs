@@ -53,7 +53,7 @@ use self::{
 use crate::{
     client_socket::{
         connection::{ClientProcess, ReceivedCall, SentReply},
-        listener::Listener,
+        listener::ClientListener,
     },
     config::{ClientLimits, LimitsConfig},
     environment::Environment,
@@ -85,7 +85,7 @@ const LOST: u64 = u64::MAX;
 /// All clients.
 #[derive(Debug)]
 pub struct Clients {
-    listener: Listener,
+    listener: ClientListener,
     epoll: Epoll,
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
@@ -116,7 +116,7 @@ impl Clients {
     /// # Errors
     /// The kernel's: no file descriptors.
     pub fn new(
-        listener: Listener,
+        listener: ClientListener,
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,

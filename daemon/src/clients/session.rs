@@ -19,13 +19,15 @@ use super::{
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::{client_socket::connection::Connection, config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard};
+use crate::{
+    client_socket::connection::ClientConnection, config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard,
+};
 
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    pub(crate) connection: Connection,
+    pub(crate) connection: ClientConnection,
     /// Name of its program, from the client; empty before `Hello`.
     pub(crate) program: String,
     pub(crate) stage: SessionStage,

@@ -50,7 +50,7 @@ use super::{
     metrics::WorkerCounters,
     nic::Nic,
     qp_table::{QpTable, entry_of},
-    route::{Route, route},
+    route::{FrameRoute, route},
     tx_dispatch::TxDispatch,
     wake::Waker,
     worker_memory::WorkerMemory,
@@ -352,15 +352,15 @@ impl<N: Nic> Worker<N> {
             for queue in queues {
                 frames += queue.rx_burst(FRAMES_IN, |frame| {
                     match route(frame, place, &self.endpoints) {
-                        Route::Forward(owner) => {
+                        FrameRoute::Forward(owner) => {
                             // Counted if there is no buffer; the peer retransmits.
                             let _dropped = self.handoff.forward(owner.0 as usize, frame);
                             return;
                         }
-                        Route::Group => {
+                        FrameRoute::Group => {
                             share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
                         }
-                        Route::Local => {}
+                        FrameRoute::Local => {}
                     }
                     endpoint.on_frame(now, frame, &mut self.worker_memory);
                 });

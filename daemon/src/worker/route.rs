@@ -8,7 +8,7 @@ use super::endpoints::{EndpointLocation, Endpoints};
 
 /// Destination of a received frame within the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum FrameRoute {
     /// The endpoint that received it. It also counts frames that have no owner.
     Local,
     /// The worker that owns the destination queue pair.
@@ -19,17 +19,17 @@ pub(super) enum Route {
 
 /// Returns the route of a frame that a queue of the endpoint at `place` received. Only the
 /// destination QPN counts: a queue pair of another device is not reachable by a frame.
-pub(super) fn route(frame: &Segments<'_>, place: &EndpointLocation, endpoints: &Endpoints) -> Route {
-    let Some(qpn) = dest_qpn(frame) else { return Route::Local };
+pub(super) fn route(frame: &Segments<'_>, place: &EndpointLocation, endpoints: &Endpoints) -> FrameRoute {
+    let Some(qpn) = dest_qpn(frame) else { return FrameRoute::Local };
     if qpn == Qpn::MULTICAST {
-        return Route::Group;
+        return FrameRoute::Group;
     }
     match endpoints.of_qpn(qpn) {
         // Queue pair 1 is on every worker; its number stands for an endpoint as any other.
         Some(owner) if owner.device == place.device && owner.worker != place.worker && qpn != Qpn::GSI => {
-            Route::Forward(owner.worker)
+            FrameRoute::Forward(owner.worker)
         }
-        _ => Route::Local,
+        _ => FrameRoute::Local,
     }
 }
 
@@ -60,19 +60,19 @@ mod tests {
         let place = endpoints.of_qpn(qpn_of(0)).expect("it exists");
         let route_of = |bytes: &[u8]| route(&[bytes], &place, &endpoints);
         let cases = [
-            (qpn_of(0), Route::Local),
-            (qpn_of(1), Route::Forward(WorkerId(1))),
-            (qpn_of(2), Route::Local),
-            (qpn_of(63), Route::Local),
-            (Qpn::MULTICAST, Route::Group),
+            (qpn_of(0), FrameRoute::Local),
+            (qpn_of(1), FrameRoute::Forward(WorkerId(1))),
+            (qpn_of(2), FrameRoute::Local),
+            (qpn_of(63), FrameRoute::Local),
+            (Qpn::MULTICAST, FrameRoute::Group),
         ];
         for (qpn, expected) in cases {
             assert_eq!(route_of(&frame_to(qpn)), expected, "{qpn}");
         }
-        assert_eq!(route_of(&[0; 14]), Route::Local, "a frame without a QPN");
+        assert_eq!(route_of(&[0; 14]), FrameRoute::Local, "a frame without a QPN");
         // Read as a place, the number is that of the first endpoint, which is another worker's.
         let second = endpoints.of_qpn(qpn_of(1)).expect("it exists");
-        assert_eq!(route(&[&frame_to(Qpn::GSI)], &second, &endpoints), Route::Local);
-        assert_eq!(route(&[&frame_to(Qpn::from_wire(2))], &second, &endpoints), Route::Forward(WorkerId(0)));
+        assert_eq!(route(&[&frame_to(Qpn::GSI)], &second, &endpoints), FrameRoute::Local);
+        assert_eq!(route(&[&frame_to(Qpn::from_wire(2))], &second, &endpoints), FrameRoute::Forward(WorkerId(0)));
     }
 }

@@ -33,7 +33,7 @@ use nix::{
     },
 };
 use roced::{
-    client_socket::listener::Listener,
+    client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
     config::LimitsConfig,
     environment::{DevicePort, Environment, Network, WorkerAccess},
@@ -281,7 +281,7 @@ impl Served {
     pub(crate) fn start_as(how: How) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let socket = folder.path().join("roced.sock");
-        let listener = Listener::bind(&socket, None, 0o600).expect("a free path");
+        let listener = ClientListener::bind(&socket, None, 0o600).expect("a free path");
         let told = Arc::new(Mutex::new(Told::new()));
         let (jobs, todo) = mpsc::channel();
         let doorbell = Arc::new(EventFd::new().expect("an eventfd"));
@@ -356,7 +356,7 @@ struct Control {
 }
 
 impl Control {
-    fn run(mut self, listener: Listener) {
+    fn run(mut self, listener: ClientListener) {
         let how = self.how.clone();
         let device = DeviceId(0);
         let endpoints = Endpoints::new((0..how.workers).map(|worker| (device, WorkerId(worker))));

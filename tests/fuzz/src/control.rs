@@ -25,7 +25,7 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::{
-    client_socket::listener::Listener,
+    client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
     config::{ClientLimits, DeviceLimits, LimitsConfig},
     environment::Environment,
@@ -204,7 +204,7 @@ fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
 impl Daemon {
     fn new() -> Self {
         let socket = FOLDER.with(|folder| folder.path().join("socket"));
-        let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
+        let listener = ClientListener::bind(&socket, None, 0o600).expect("a path of our own");
         let limits = LimitsConfig {
             clients: 2,
             clients_of_user: 2,
