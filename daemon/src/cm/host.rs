@@ -143,7 +143,11 @@ impl Host for CmHost<'_, '_> {
     fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
         let network = &mut *self.environment.network;
         let chosen = network.source_for(destination, scope);
-        let source = source.unwrap_or(chosen.ok_or(CmErrno::NetUnreachable)?);
+        // A group is on the link of an address that the program chose, with any routes.
+        let source = match source {
+            Some(source) if chosen.is_some() || destination.is_multicast() => source,
+            _ => chosen.ok_or(CmErrno::NetUnreachable)?,
+        };
         self.find(self.all(), source, scope).ok_or(CmErrno::NoDevice)
     }
 
