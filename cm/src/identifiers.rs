@@ -131,8 +131,6 @@ struct Identifier {
     waiting: u32,
     /// Numbers of its memberships of multicast groups.
     memberships: BTreeSet<u32>,
-    /// Of an identifier that a request made: the depths of the request, as this end uses them.
-    request: Option<Parameters>,
 }
 
 /// IdNumbers of an owner's identifiers.
@@ -514,7 +512,6 @@ impl Identifier {
             backlog: 0,
             waiting: 0,
             memberships: BTreeSet::new(),
-            request: None,
         }
     }
 

@@ -97,7 +97,6 @@ impl Identifiers {
         };
         let starting_psn = self.manager.starting_psn(connection).unwrap_or(0);
         let id = self.ids.get_mut(&key).expect("just inserted");
-        id.request = Some(parameters);
         id.path = Some(IdPath {
             mtu_bytes,
             flow_label: req.primary.flow_label,
