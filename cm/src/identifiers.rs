@@ -40,7 +40,7 @@ use crate::{
     connection::{CmState, PeerAddress},
     counters::CmCounters,
     manager::{CmConfig, CmTransmit, ConnectionManager},
-    random::Generator,
+    random::{Generator, NumberUse},
     wire::{CommId, PortSpace},
 };
 
@@ -217,7 +217,7 @@ impl Identifiers {
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
             ports: Ports::default(),
-            random: Generator::new(!config.seed),
+            random: Generator::new(config.seed, NumberUse::Identifiers),
             events: VecDeque::new(),
         }
     }

@@ -24,7 +24,7 @@ use crate::{
     connection::{CmConnection, CmState, ListenerRef, PeerAddress, Repeated},
     counters::CmCounters,
     event::CmEvent,
-    random::Generator,
+    random::{Generator, NumberUse},
     time,
     wire::{
         AdditionalInfo, CaGuid, CmMessage, CommId, Mad, Rej, RejectedMessage, ServiceId, TransactionId, reject_reason,
@@ -60,8 +60,8 @@ pub struct CmTransmit {
 /// Settings of a connection manager.
 #[derive(Clone, Copy, Debug)]
 pub struct CmConfig {
-    /// Seed of unpredictable numbers.
-    pub seed: u64,
+    /// Seed of unpredictable numbers: random bytes of the kernel, except in tests.
+    pub seed: [u8; 32],
     /// Connections at a time, those in TIMEWAIT included.
     pub connections_max: usize,
 }
@@ -125,7 +125,7 @@ impl ConnectionManager {
         Self {
             adapters: BTreeMap::new(),
             connections_max: config.connections_max,
-            random: Generator::new(config.seed),
+            random: Generator::new(config.seed, NumberUse::Connections),
             now: Duration::ZERO,
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),

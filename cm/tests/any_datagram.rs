@@ -25,7 +25,7 @@ proptest! {
         ),
     ) {
         let mut manager = ConnectionManager::new(&CmConfig {
-            seed: 1,
+            seed: [1; 32],
             connections_max: CONNECTIONS_MAX,
         });
         manager.listen(SERVICE, 4).expect("free");

@@ -112,7 +112,9 @@ fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
 }
 
 fn manager(host: u64, seed: u64, connections_max: usize) -> ConnectionManager {
-    let mut manager = ConnectionManager::new(&CmConfig { seed, connections_max });
+    let mut bytes = [host as u8; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut manager = ConnectionManager::new(&CmConfig { seed: bytes, connections_max });
     manager.set_adapter(DeviceId(0), CaGuid(100 + host));
     manager
 }
@@ -123,7 +125,7 @@ impl World {
             now: Duration::ZERO,
             random: Random(seed),
             faults,
-            managers: [manager(0, seed, 1000), manager(1, seed ^ 1 << 40, 1000)],
+            managers: [manager(0, seed, 1000), manager(1, seed, 1000)],
             network: BTreeMap::new(),
             plans: BTreeSet::new(),
             known: Default::default(),

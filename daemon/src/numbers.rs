@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::errno::Errno;
 use roced_transport::mr::MrKey;
 use roced_types::{EndpointId, Qpn};
 
@@ -209,6 +210,16 @@ impl DoorbellBoard {
 /// Random bits of the kernel.
 pub(crate) fn random() -> Option<u32> {
     getrandom::u32().ok()
+}
+
+/// Random bytes of the kernel, for a seed.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn random_bytes<const BYTES: usize>() -> Result<[u8; BYTES], Errno> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

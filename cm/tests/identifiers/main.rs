@@ -222,7 +222,7 @@ fn a_backlog_counts_requests_that_were_not_taken() {
 #[test]
 fn requests_of_peers_count_against_the_user_that_listens() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&CmConfig { seed: 2, connections_max: 10_000 }, 3);
+    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 10_000 }, 3);
     world.ids[1].add_owner(OWNER, 7);
     world.hosts[1].is_read = true;
     world.listen(IdService::Reliable, 0);

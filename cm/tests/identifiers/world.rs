@@ -132,7 +132,7 @@ impl World {
             is_read: false,
             joined: Vec::new(),
         };
-        let ids = |seed| Identifiers::new(&CmConfig { seed, connections_max: 10_000 }, 1000);
+        let ids = |seed| Identifiers::new(&CmConfig { seed: [seed; 32], connections_max: 10_000 }, 1000);
         Self {
             now: SECOND,
             hosts: [host(1), host(2)],

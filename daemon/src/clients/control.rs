@@ -12,9 +12,10 @@ mod mw;
 mod qp;
 mod srq;
 
-use std::{collections::BTreeMap, os::fd::OwnedFd, time::Instant};
+use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use caps::{CapSet, Capability};
+use nix::errno::Errno;
 use roced_abi::control::{
     AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
     DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
@@ -43,7 +44,7 @@ use crate::{
     config::LimitsConfig,
     environment::Environment,
     net::FollowId,
-    numbers::{Numbers, random},
+    numbers::{Numbers, random_bytes},
     worker::{
         command::{self, Answer, Command},
         endpoints::EndpointLocation,
@@ -71,10 +72,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Self {
+    /// # Errors
+    /// The kernel's: no random bytes.
+    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Result<Self, Errno> {
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
-        Self {
-            cm: ConnectionService::new(cm_devices, cm_seed()),
+        Ok(Self {
+            cm: ConnectionService::new(cm_devices, random_bytes()?),
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
@@ -86,19 +89,12 @@ impl Registry {
             cqs: Numbers::default(),
             links: BTreeMap::new(),
             followers: BTreeMap::new(),
-        }
+        })
     }
 
     pub(crate) fn device(&mut self, id: DeviceId) -> &mut OpenedDevice {
         self.devices.iter_mut().find(|device| device.setup.id == id).expect("sessions open devices of this table")
     }
-}
-
-/// Seed of numbers that strangers cannot guess.
-fn cm_seed() -> u64 {
-    // Without random bits the time of the start is all there is.
-    let bits = || random().map_or_else(|| Instant::now().elapsed().as_nanos() as u64, u64::from);
-    bits() << 32 | bits()
 }
 
 /// The process may have ports below 1024: as root, or by capability in the daemon's own user

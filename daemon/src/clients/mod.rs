@@ -114,7 +114,7 @@ impl Clients {
     /// Clients of these devices, that come by `listener`. `board` has a place for each worker.
     ///
     /// # Errors
-    /// The kernel's: no file descriptors.
+    /// The kernel's: no file descriptors, no random bytes.
     pub fn new(
         listener: ClientListener,
         devices: Vec<DeviceSetup>,
@@ -124,7 +124,7 @@ impl Clients {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
-        let registry = Registry::new(devices, limits, board);
+        let registry = Registry::new(devices, limits, board)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,

@@ -127,7 +127,7 @@ pub(crate) struct Interest {
 const ENDED_AT_ONCE: usize = 256;
 
 impl ConnectionService {
-    pub(crate) fn new(devices: Vec<CmDevice>, seed: u64) -> Self {
+    pub(crate) fn new(devices: Vec<CmDevice>, seed: [u8; 32]) -> Self {
         Self {
             ids: Identifiers::new(&CmConfig { seed, connections_max: CONNECTIONS_MAX }, IDS_OF_USER_MAX),
             devices,

@@ -116,7 +116,7 @@ struct Machine {
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut machine = Machine {
-        ids: Identifiers::new(&CmConfig { seed: 1, connections_max: CONNECTIONS_MAX }, 1000),
+        ids: Identifiers::new(&CmConfig { seed: [1; 32], connections_max: CONNECTIONS_MAX }, 1000),
         network: Network { is_neighbor_known: true, ..Network::default() },
         now: Duration::from_secs(1),
         keys: Vec::new(),
