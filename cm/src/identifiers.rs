@@ -127,7 +127,7 @@ struct Identifier {
     connection: Option<CommId>,
     /// Of a listener.
     backlog: u32,
-    /// Of a listener: requests that its program may not have taken.
+    /// Of a listener: requests that its program has not taken, at most.
     waiting: u32,
     /// Numbers of its memberships of multicast groups.
     memberships: BTreeSet<u32>,

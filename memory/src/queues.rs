@@ -291,12 +291,13 @@ impl CqChannel {
     }
 }
 
-/// Whether the other end of a socket pair has received all that was sent.
-pub fn is_read(socket: &OwnedFd) -> bool {
-    let mut unread_bytes: libc::c_int = 0;
+/// Memory of the kernel for messages that the other end of a socket pair has not received, bytes:
+/// the same for each message of one length. `None` if the kernel does not tell.
+pub fn unread_cost(socket: &OwnedFd) -> Option<u32> {
+    let mut cost: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the kernel writes one integer there.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread_bytes) };
-    result == 0 && unread_bytes == 0
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut cost) };
+    if result == 0 { u32::try_from(cost).ok() } else { None }
 }
 
 /// One session's doorbells on one worker, and the eventfd by which its client wakes that worker.

@@ -4,7 +4,7 @@ use core::{net::IpAddr, ops::RangeInclusive};
 
 use roced_types::DeviceId;
 
-use super::CmErrno;
+use super::{CmErrno, IdKey};
 use crate::{connection::PeerAddress, wire::CaGuid};
 
 /// An address of this host on a device.
@@ -56,8 +56,9 @@ pub trait Host {
     /// [`Identifiers::on_neighbor`](super::Identifiers::on_neighbor) follows when it answers.
     fn is_reachable(&mut self, peer: PeerAddress) -> bool;
 
-    /// The program has taken all events that were sent to a channel.
-    fn is_read(&mut self, channel: u32) -> bool;
+    /// Requests of a listener that were sent to its channel and that the program has not taken, at
+    /// most.
+    fn untaken_requests(&mut self, channel: u32, listener: IdKey) -> u32;
 
     /// Joins a multicast group by the interface of `source`.
     ///

@@ -179,12 +179,8 @@ impl Identifiers {
     /// The new identifier of a request; `None` if its listener has no room, or its owner has no
     /// number: the peer repeats it.
     fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
-        let listener = self.ids.get_mut(&request.listener)?;
-        if listener.waiting >= listener.backlog && host.is_read(listener.channel) {
-            listener.waiting = 0;
-        }
-        let has_room = listener.waiting < listener.backlog;
-        let channel = listener.channel;
+        let channel = self.ids.get(&request.listener)?.channel;
+        let has_room = self.has_room(request.listener, host);
         let key = has_room.then(|| self.free_key(request.listener.owner).ok()).flatten();
         let Some(key) = key else {
             self.manager.ignore(connection);
@@ -198,6 +194,18 @@ impl Identifiers {
         self.insert(key, id);
         self.by_connection.insert(connection, key);
         Some(key)
+    }
+
+    /// Whether a listener has room for another request. Its count goes down only here: there is no
+    /// call of a program that takes an event.
+    fn has_room(&mut self, key: IdKey, host: &mut impl Host) -> bool {
+        let Some(listener) = self.ids.get_mut(&key) else { return false };
+        if listener.waiting >= listener.backlog {
+            let is_request = |event: &&IdEvent| event.owner == key && event.key != key;
+            let unsent = self.events.iter().filter(is_request).count() as u32;
+            listener.waiting = listener.waiting.min(unsent + host.untaken_requests(listener.channel, key));
+        }
+        listener.waiting < listener.backlog
     }
 
     fn tell_request(&mut self, key: IdKey, listener: IdKey, data: &[u8], with: impl FnOnce(IdEvent) -> IdEvent) {

@@ -26,7 +26,8 @@ pub(crate) struct FakeHost {
     pub(crate) number: u8,
     pub(crate) is_neighbor_known: bool,
     pub(crate) is_privileged: bool,
-    pub(crate) is_read: bool,
+    /// Requests that the program has not taken.
+    pub(crate) untaken: u32,
     pub(crate) joined: Vec<IpAddr>,
 }
 
@@ -96,8 +97,8 @@ impl Host for FakeHost {
         self.is_privileged
     }
 
-    fn is_read(&mut self, _: u32) -> bool {
-        self.is_read
+    fn untaken_requests(&mut self, _: u32, _: IdKey) -> u32 {
+        self.untaken
     }
 
     fn account(&self) -> u32 {
@@ -129,7 +130,7 @@ impl World {
             number,
             is_neighbor_known: true,
             is_privileged: false,
-            is_read: false,
+            untaken: 0,
             joined: Vec::new(),
         };
         let ids = |seed| Identifiers::new(&CmConfig { seed: [seed; 32], connections_max: 10_000 }, 1000);
@@ -204,6 +205,8 @@ impl World {
                     let other = 1 - at;
                     assert_eq!(from.local, gid_of(self.hosts[other].address()));
                     let bytes = transmit.mad.to_bytes();
+                    let requests = self.events[other].iter().filter(|it| it.kind == EventKind::ConnectRequest);
+                    self.hosts[other].untaken = requests.count() as u32;
                     self.ids[other].on_datagram(from, &bytes, &mut self.hosts[other], self.now);
                 }
                 while let Some(event) = self.ids[at].poll_event() {

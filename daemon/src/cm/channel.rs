@@ -10,13 +10,13 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, setsockopt, socketpair, sockopt},
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, setsockopt, socketpair, sockopt},
 };
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
-use roced_memory::queues::is_read;
+use roced_memory::queues::unread_cost;
 use roced_types::SessionId;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Buffer of a channel's socket, bytes: some hundred events, for any default of the host.
 const SOCKET_BYTES: usize = 64 << 10;
@@ -40,9 +40,11 @@ type Sent = (IdKey, CmChannelEvent);
 pub(super) struct EventChannel {
     pub(super) session: SessionId,
     socket: OwnedFd,
+    /// The kernel's account of one event in the socket.
+    event_cost: u32,
     /// Events wait for room in the socket.
     pub(super) wants_room: bool,
-    /// In the socket, or taken since.
+    /// In the socket, or taken since the last look at it.
     unread: VecDeque<Sent>,
     /// By their order.
     waiting: BTreeMap<u64, Sent>,
@@ -59,6 +61,7 @@ impl EventChannel {
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
             session,
+            event_cost: cost_of_event(&ours, &theirs)?,
             socket: ours,
             wants_room: false,
             unread: VecDeque::new(),
@@ -98,8 +101,7 @@ impl EventChannel {
 
     /// Writes as much as there is room for.
     pub(super) fn write(&mut self) -> WriteState {
-        // An empty socket: all that was written has been taken.
-        self.is_read();
+        self.forget_taken();
         while let Some((&place, (_, event))) = self.waiting.first_key_value() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match send(self.socket.as_raw_fd(), event.as_bytes(), flags) {
@@ -121,13 +123,20 @@ impl EventChannel {
         WriteState::Written
     }
 
-    /// The program has taken all written events.
-    pub(super) fn is_read(&mut self) -> bool {
-        let is_read = is_read(&self.socket);
-        if is_read {
-            self.unread.clear();
-        }
-        is_read && self.waiting.is_empty()
+    /// Forgets the written events that the program has taken: it takes them in order, and the
+    /// kernel knows how many are left. An unknown number counts as all.
+    fn forget_taken(&mut self) {
+        let Some(cost) = unread_cost(&self.socket) else { return };
+        let left = cost.div_ceil(self.event_cost) as usize;
+        let taken = self.unread.len().saturating_sub(left);
+        self.unread.drain(..taken);
+    }
+
+    /// Number of events of an identifier that its program has not taken; requests, of a listener.
+    pub(super) fn untaken(&mut self, owner: IdKey) -> usize {
+        self.forget_taken();
+        let written = self.unread.iter().filter(|(of, _)| *of == owner).count();
+        written + self.places.get(&owner).map_or(0, Vec::len)
     }
 
     /// Takes the events of an identifier that its program has not taken: later than `taken`.
@@ -164,6 +173,15 @@ impl EventChannel {
     }
 }
 
+/// The kernel's account of one event in a socket, by one that is sent and received.
+fn cost_of_event(ours: &OwnedFd, theirs: &OwnedFd) -> Result<u32, Errno> {
+    let mut event = CmChannelEvent::new_zeroed();
+    send(ours.as_raw_fd(), event.as_bytes(), MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?;
+    let cost = unread_cost(ours).filter(|cost| *cost > 0).ok_or(Errno::ENOSYS);
+    recv(theirs.as_raw_fd(), event.as_mut_bytes(), MsgFlags::MSG_DONTWAIT)?;
+    cost
+}
+
 /// The identifiers that an event is of: the one that it belongs to, and the one that it is about.
 fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> {
     let about = IdKey { number: event.id, ..owner };
@@ -172,9 +190,8 @@ fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> 
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::socket::recv;
     use roced_cm::identifiers::OwnerId;
-    use zerocopy::{FromBytes, FromZeros};
+    use zerocopy::FromBytes;
 
     use super::*;
 
@@ -230,7 +247,7 @@ mod tests {
             channel.push(key(1), event(1, pushed, 0));
             assert!(pushed < 10_000, "a socket has an end");
         }
-        assert!(!channel.is_read());
+        assert_eq!(channel.untaken(key(1)) as u64, pushed);
         let mut taken = 0;
         while let Some(sequence) = take(&theirs) {
             taken += 1;
@@ -238,7 +255,25 @@ mod tests {
             channel.write();
         }
         assert_eq!(taken, pushed);
-        assert!(channel.is_read());
+        assert_eq!(channel.untaken(key(1)), 0);
+    }
+
+    #[test]
+    fn each_event_that_a_program_takes_is_noticed() {
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        assert_eq!((channel.untaken(key(1)), take(&theirs)), (0, None), "the measurement leaves nothing");
+        for sequence in 1..=20 {
+            channel.push(key(1), event(1, sequence, 0));
+            channel.write();
+        }
+        channel.push(key(2), event(2, 21, 0));
+        channel.write();
+        channel.push(key(1), event(1, 22, 0));
+        for left in (1..=21).rev() {
+            assert_eq!(channel.untaken(key(1)), left, "in the socket, and one that waits");
+            assert!(take(&theirs).is_some());
+        }
+        assert_eq!((channel.untaken(key(1)), channel.untaken(key(2))), (1, 0));
     }
 
     #[test]

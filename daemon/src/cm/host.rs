@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
 use roced_cm::{
     PeerAddress,
-    identifiers::{CmErrno, DeviceAddress, Host},
+    identifiers::{CmErrno, DeviceAddress, Host, IdKey},
     wire::CaGuid,
 };
 use roced_types::{DeviceId, address_of, gid_of, node_guid};
@@ -163,8 +163,8 @@ impl Host for CmHost<'_, '_> {
             || self.routes.is_reachable(peer, self.account(), self.environment)
     }
 
-    fn is_read(&mut self, channel: u32) -> bool {
-        self.channels.get_mut(&channel).is_none_or(EventChannel::is_read)
+    fn untaken_requests(&mut self, channel: u32, listener: IdKey) -> u32 {
+        self.channels.get_mut(&channel).map_or(0, |channel| channel.untaken(listener) as u32)
     }
 
     fn join(&mut self, source: &DeviceAddress, group: IpAddr) -> Result<(), i32> {

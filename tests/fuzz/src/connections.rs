@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_secs(2000);
 struct Network {
     joined: Vec<IpAddr>,
     is_neighbor_known: bool,
-    is_read: bool,
+    untaken: u32,
 }
 
 const DEVICE_ADDRESS: DeviceAddress =
@@ -83,8 +83,8 @@ impl Host for Network {
         false
     }
 
-    fn is_read(&mut self, _: u32) -> bool {
-        self.is_read
+    fn untaken_requests(&mut self, _: u32, _: IdKey) -> u32 {
+        self.untaken
     }
 
     fn account(&self) -> u32 {
@@ -261,7 +261,7 @@ impl Machine {
         match input.byte() % 4 {
             0 => self.network.is_neighbor_known ^= true,
             1 => self.ids.on_device_removal(DeviceId(0), self.now),
-            2 => self.network.is_read ^= true,
+            2 => self.network.untaken = self.network.untaken * 2 % 7 + 1,
             _ => {
                 let remote = gid_of(IpAddr::from(input.of(&PEERS)));
                 let peer = PeerAddress { device: DeviceId(0), vlan: None, local: gid_of(OWN), remote };
