@@ -74,7 +74,7 @@ pub(crate) struct ListenerRef {
 pub(crate) struct CmConnection {
     pub(crate) state: CmState,
     pub(crate) peer: PeerAddress,
-    /// The user that asked for it.
+    /// The user that asked for it, or that listens.
     pub(crate) account: u32,
     pub(crate) transaction: TransactionId,
     /// Of the listener, for its backlog: passive connections that the program has not seen to.
@@ -83,6 +83,8 @@ pub(crate) struct CmConnection {
     pub(crate) service_id: ServiceId,
     /// The program is gone: no events, and the connection ends with the last message.
     pub(crate) is_orphan: bool,
+    /// Place among the orphans.
+    pub(crate) orphan_place: Option<u64>,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,
     pub(crate) remote_ca: CaGuid,
@@ -112,6 +114,7 @@ impl CmConnection {
             listener: None,
             service_id: ServiceId(0),
             is_orphan: false,
+            orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
             qpn: Qpn::from_wire(0),
@@ -136,6 +139,7 @@ impl CmConnection {
             listener: None,
             service_id: req.service_id,
             is_orphan: false,
+            orphan_place: None,
             remote: req.local,
             remote_ca: req.local_ca,
             qpn: Qpn::from_wire(0),

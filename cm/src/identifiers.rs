@@ -266,6 +266,10 @@ impl Identifiers {
         }
     }
 
+    fn account_of(&self, owner: OwnerId) -> u32 {
+        self.numbers.get(&owner).map_or(0, |numbers| numbers.account)
+    }
+
     /// A number that was not in use for long.
     fn free_key(&mut self, owner: OwnerId) -> Result<IdKey, CmErrno> {
         let numbers = self.numbers.entry(owner).or_default();

@@ -5,6 +5,7 @@
 
 mod active;
 mod ending;
+mod orphans;
 mod passive;
 mod receive;
 mod sidr;
@@ -15,6 +16,7 @@ use core::time::Duration;
 use roced_types::{DeviceId, Qpn};
 use thiserror::Error;
 
+use self::orphans::Orphans;
 pub use self::{
     active::Connect,
     passive::Accept,
@@ -107,8 +109,7 @@ pub struct ConnectionManager {
     by_question: BTreeMap<(PeerAddress, CommId), CommId>,
     /// Answered ones that are kept, oldest first.
     answered: VecDeque<CommId>,
-    /// Connections of programs that are gone, oldest first; some have ended since.
-    orphans: VecDeque<CommId>,
+    orphans: Orphans,
     /// Requests that are under way to a peer for a user, and those that wait for their turn.
     asked: BTreeMap<(PeerAddress, u32), PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
@@ -132,7 +133,7 @@ impl ConnectionManager {
             by_remote_qpn: BTreeMap::new(),
             by_question: BTreeMap::new(),
             answered: VecDeque::new(),
-            orphans: VecDeque::new(),
+            orphans: Orphans::default(),
             asked: BTreeMap::new(),
             listeners: BTreeMap::new(),
             last_generation: 0,
@@ -273,6 +274,13 @@ impl ConnectionManager {
         }
     }
 
+    /// The user that a peer's request is for.
+    pub(crate) fn set_account(&mut self, id: CommId, account: u32) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.account = account;
+        }
+    }
+
     fn ca(&self, device: DeviceId) -> CaGuid {
         self.adapters.get(&device).copied().unwrap_or_default()
     }
@@ -390,16 +398,13 @@ impl ConnectionManager {
         }
     }
 
-    /// A connection goes on without its program. The oldest of too many are forgotten: programs
-    /// that come and go must not take all places.
+    /// A connection goes on without its program. Of too many, one of the user with most is
+    /// forgotten: programs that come and go take the places of no other user.
     fn keep_orphan(&mut self, id: CommId) {
-        if !self.connections.contains_key(&id) {
-            return;
-        }
-        self.orphans.push_back(id);
-        if self.orphans.len() > ORPHANS_MAX
-            && let Some(oldest) = self.orphans.pop_front()
-            && self.connections.get(&oldest).is_some_and(|connection| connection.is_orphan)
+        let Some(connection) = self.connections.get_mut(&id).filter(|it| it.orphan_place.is_none()) else { return };
+        connection.orphan_place = Some(self.orphans.add(connection.account, id));
+        if self.orphans.count() > ORPHANS_MAX
+            && let Some(oldest) = self.orphans.oldest_of_most()
         {
             self.forget(oldest);
         }
@@ -444,6 +449,9 @@ impl ConnectionManager {
         self.set_deadline(id, None);
         self.leave_backlog(id);
         let Some(connection) = self.connections.remove(&id) else { return };
+        if let Some(place) = connection.orphan_place {
+            self.orphans.remove(connection.account, place);
+        }
         self.no_longer_asks(id, (connection.peer, connection.account), self.now);
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
         if self.by_question.get(&(peer, remote)) == Some(&id) {

@@ -11,7 +11,7 @@ use roced_cm::{
     Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, FindService, PeerAddress,
     wire::{
         AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej,
-        RejectedMessage, ServiceId, TransactionId, TransportService, reject_reason,
+        RejectedMessage, Rep, ServiceId, TransactionId, TransportService, reject_reason,
     },
 };
 use roced_types::{DeviceId, Qpn};
@@ -532,6 +532,47 @@ fn the_peer_of_a_program_that_ends_is_told() {
         assert!(world.disconnected == 1 && world.known[1 - host][&ids[1 - host]].ended);
         world.end();
     }
+}
+
+/// More connections of ended programs than are kept, to a peer that is gone: those of the user that
+/// has most are forgotten.
+#[test]
+fn a_user_with_many_ended_programs_takes_no_places_of_others() {
+    let mut manager = manager(0, 18, 40_000);
+    let mut end_one = |account, number: u32| {
+        let wanted = Connect { account, ..wanted(SERVICE, 16 + number) };
+        let id = manager.connect(&wanted, Duration::ZERO).expect("there is room");
+        let CmMessage::Req(req) = manager.poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
+        let rep = Rep {
+            local: CommId(number),
+            remote: req.local,
+            qkey: 0,
+            qpn: Qpn::from_wire(16 + number),
+            eecn: 0,
+            ece_vendor: 0,
+            starting_psn: 0,
+            responder_resources: 1,
+            initiator_depth: 1,
+            target_ack_delay: 15,
+            failover_accepted: 0,
+            flow_control: false,
+            rnr_retry_count: 7,
+            srq: false,
+            local_ca: CaGuid(101),
+            private_data: [0; 196],
+        };
+        let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Rep(rep) };
+        manager.on_datagram(address(0), &mad.to_bytes(), Duration::ZERO);
+        manager.confirm(id, [0; 224]).expect("it was accepted");
+        manager.destroy(id, Duration::ZERO).expect("it is there");
+        while manager.poll_transmit().is_some() || manager.poll_event().is_some() {}
+        id
+    };
+    let of_one = end_one(1, 1);
+    let of_other: Vec<CommId> = (2..17_000).map(|number| end_one(2, number)).collect();
+    assert_eq!(manager.state(of_one), Some(CmState::DreqSent), "the only one of its user");
+    assert_eq!(manager.state(of_other[0]), None, "the oldest of the other");
+    assert_eq!(manager.len(), 1 << 14);
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Identifiers {
             return Err(CmErrno::Invalid);
         }
         let header = id.cma_header()?.to_bytes();
-        let account = self.numbers.get(&key.owner).map_or(0, |numbers| numbers.account);
+        let account = self.account_of(key.owner);
         let connection = if id.service == IdService::Datagram {
             let private_data = behind(header, private_data, SIDR_REQ_DATA_BYTES)?;
             let wanted =

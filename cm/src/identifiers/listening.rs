@@ -193,6 +193,7 @@ impl Identifiers {
         (id.device, id.connection) = (Some(request.device), Some(connection));
         self.insert(key, id);
         self.by_connection.insert(connection, key);
+        self.manager.set_account(connection, self.account_of(key.owner));
         Some(key)
     }
 

@@ -12,7 +12,7 @@ use std::{
 use roced_cm::{
     CmConfig, PeerAddress,
     identifiers::{CmErrno, EventKind, IdKey, IdOption, IdService, Identifiers, OwnerId},
-    wire::{CaGuid, CmMessage, Mad, PortSpace},
+    wire::{CaGuid, CmMessage, CommId, Mad, PortSpace},
 };
 use roced_types::{DeviceId, Qpn, gid_of};
 
@@ -241,6 +241,45 @@ fn requests_of_peers_count_against_the_user_that_listens() {
     let other = world.ids[1].create(other, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable).expect("another user");
     world.destroy(1, other);
     world.end();
+}
+
+/// Requests count as connections of the user that listens, also after they were refused.
+#[test]
+fn refused_requests_of_a_user_take_no_places_of_others() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 40_000 }, 1000);
+    let owners = [(OWNER, 7), (OwnerId(2), 8)];
+    for (at, (owner, account)) in owners.into_iter().enumerate() {
+        let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
+        ids.add_owner(owner, account);
+        let key = ids.create(owner, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable).expect("there is room");
+        ids.bind(key, SocketAddr::from(([0, 0, 0, 0], PORT + at as u16)), host).expect("free");
+        ids.listen(key, 0, host).expect("free");
+    }
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    let transmit = world.ids[0].poll_transmit().expect("a REQ");
+    let from = PeerAddress { local: transmit.to.remote, remote: transmit.to.local, ..transmit.to };
+    let CmMessage::Req(req) = transmit.mad.message else { panic!("a REQ") };
+    // Whether the request was a new one, which is refused.
+    let mut refuse = |number: u32, port: u64| {
+        let mut req = req;
+        (req.local, req.qpn) = (CommId(number), Qpn::from_wire(16 + number));
+        req.service_id.0 += port;
+        let mad = Mad { message: CmMessage::Req(req), ..transmit.mad };
+        let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
+        ids.on_datagram(from, &mad.to_bytes(), host, world.now);
+        let request = ids.poll_event();
+        if let Some(request) = request {
+            ids.destroy(request.key, host, world.now).expect("it is there");
+        }
+        while ids.poll_transmit().is_some() {}
+        request.is_some()
+    };
+    assert!(refuse(1, 0) && !refuse(1, 0), "a repetition is none");
+    assert!((2..17_000).all(|number| refuse(number, 1)));
+    assert!(!refuse(1, 0), "it is known still");
+    assert!(refuse(2, 1), "the oldest of the other user is forgotten");
 }
 
 #[test]
