@@ -116,7 +116,8 @@ impl Identifiers {
         Ok(())
     }
 
-    /// Accepts a peer's request. `uid` is the identifier's from now on.
+    /// Accepts a peer's request. `uid` is the identifier's from now on. As with Linux, an attempt
+    /// that cannot be accepted is refused: peer and program see the same end.
     ///
     /// # Errors
     /// [`CmErrno::Invalid`].
@@ -124,6 +125,28 @@ impl Identifiers {
         &mut self,
         key: IdKey,
         uid: u64,
+        parameters: &Parameters,
+        private_data: &[u8],
+        now: Duration,
+    ) -> Result<(), CmErrno> {
+        let accepted = self.try_accept(key, parameters, private_data, now);
+        if accepted.is_ok() {
+            self.id(key)?.uid = uid;
+        } else {
+            self.refuse_attempt(key, now);
+        }
+        accepted
+    }
+
+    /// Refuses the attempt of an identifier that a call could not continue, if there is one.
+    pub fn refuse_attempt(&mut self, key: IdKey, now: Duration) {
+        // In another state there is none.
+        let _ = self.reject(key, reject_reason::CONSUMER_DEFINED, &[], now);
+    }
+
+    fn try_accept(
+        &mut self,
+        key: IdKey,
         parameters: &Parameters,
         private_data: &[u8],
         now: Duration,
@@ -152,7 +175,6 @@ impl Identifiers {
             };
             self.manager.accept(connection, &how, now)?;
         }
-        self.id(key)?.uid = uid;
         Ok(())
     }
 
@@ -164,17 +186,23 @@ impl Identifiers {
         }
     }
 
-    /// Confirms the peer's acceptance: the queue pair is connected.
+    /// Confirms the peer's acceptance: the queue pair is connected. An attempt in another state is
+    /// refused, as by [`Self::accept`].
     ///
     /// # Errors
     /// [`CmErrno::Invalid`].
-    pub fn confirm(&mut self, key: IdKey) -> Result<(), CmErrno> {
+    pub fn confirm(&mut self, key: IdKey, now: Duration) -> Result<(), CmErrno> {
         let id = self.ids.get(&key).ok_or(CmErrno::NoEntry)?;
         let connection = id.connection.ok_or(CmErrno::Invalid)?;
-        Ok(self.manager.confirm(connection, [0; 224])?)
+        let confirmed = self.manager.confirm(connection, [0; 224]);
+        if confirmed.is_err() {
+            self.refuse_attempt(key, now);
+        }
+        Ok(confirmed?)
     }
 
-    /// Refuses a peer's request, or its acceptance. Reason 0 is 28, the program's own.
+    /// Refuses a peer's request or its acceptance, or gives an attempt up that is not established.
+    /// Reason 0 is 28, the program's own.
     ///
     /// # Errors
     /// [`CmErrno::Invalid`].
@@ -193,6 +221,7 @@ impl Identifiers {
             self.answered(key, connection);
         } else {
             self.manager.reject(connection, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
+            self.forget_ended(connection);
         }
         Ok(())
     }

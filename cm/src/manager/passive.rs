@@ -106,7 +106,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses a connection, as the listener or after an acceptance. It is forgotten.
+    /// Refuses a connection before it is established, on either side. It is forgotten, and no event
+    /// of it comes any more, except the end of TIMEWAIT.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].
@@ -115,12 +116,21 @@ impl ConnectionManager {
         let message = match connection.state {
             CmState::ReqReceived => RejectedMessage::Req,
             CmState::RepReceived => RejectedMessage::Rep,
+            // As Linux: the program gives the attempt up before the peer has answered.
+            CmState::ReqSent | CmState::MraReqReceived | CmState::RepSent | CmState::MraRepReceived => {
+                RejectedMessage::Other
+            }
             state => return Err(CmError::State(state)),
         };
         let rej =
             Rej { local: id, remote: connection.remote, message, reason, info: AdditionalInfo::NONE, private_data };
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));
+        if rej.remote == CommId(0) {
+            // The peer does not know it yet: its REP will be refused, as that of a stranger.
+            self.forget(id);
+            return Ok(());
+        }
         // A REQ that comes again, for the REJ was lost, is answered in the same way.
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.answer = Some(crate::wire::Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });

@@ -44,7 +44,7 @@ fn events_and_parameters_of_a_connection_are_those_of_linux() {
         (request.remote_starting_psn, request.starting_psn)
     );
     assert_eq!((request.ack_timeout, response.ack_timeout), (17, 17));
-    world.ids[0].confirm(active).expect("it was accepted");
+    world.ids[0].confirm(active, world.now).expect("it was accepted");
     assert_eq!(world.next(1).kind, EventKind::Established);
     world.ids[1].disconnect(passive, world.now).expect("it is connected");
     assert_eq!(world.next(0).kind, EventKind::Disconnected);
@@ -134,7 +134,7 @@ fn calls_out_of_order_are_refused_as_by_linux() {
     assert_eq!(world.ids[0].connect(key, &parameters(7), b"", SECOND), Err(CmErrno::Invalid));
     assert_eq!(world.ids[0].accept(key, 0, &parameters(7), b"", SECOND), Err(CmErrno::Invalid));
     assert_eq!(world.ids[0].disconnect(key, SECOND), Err(CmErrno::Invalid));
-    assert_eq!(world.ids[0].confirm(key), Err(CmErrno::Invalid));
+    assert_eq!(world.ids[0].confirm(key, SECOND), Err(CmErrno::Invalid));
     assert_eq!(world.ids[0].disconnect(none, SECOND), Err(CmErrno::NoEntry));
     let routed = world.routed(IdService::Reliable);
     assert_eq!(world.resolve(routed, [10, 0, 0, 2], PORT), Err(CmErrno::Invalid));
@@ -300,6 +300,70 @@ fn a_request_that_is_not_accepted_has_no_events() {
     world.end();
 }
 
+#[test]
+fn either_side_gives_an_attempt_up_before_it_is_established() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    // The active side, before an answer.
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    world.ids[0].reject(active, 0, b"", world.now).expect("it is asked for");
+    assert_eq!(world.ids[0].reject(active, 0, b"", world.now), Err(CmErrno::Invalid), "once");
+    let passive = world.next(1).key;
+    world.ids[1].accept(passive, 5, &parameters(77), b"", world.now).expect("it was requested");
+    let event = world.next(1);
+    assert_eq!((event.kind, event.key, event.status), (EventKind::Rejected, passive, 6), "no such connection");
+    world.nothing(0);
+    // The passive side, before the confirmation.
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    let passive = world.next(1).key;
+    world.ids[1].accept(passive, 5, &parameters(78), b"", world.now).expect("it was requested");
+    assert_eq!(world.next(0).kind, EventKind::ConnectResponse);
+    world.ids[1].reject(passive, 0, b"no", world.now).expect("it is not established");
+    let event = world.next(0);
+    assert_eq!((event.kind, event.status, &event.private_data[..2]), (EventKind::Rejected, 28, &b"no"[..]));
+    assert_eq!(world.ids[0].confirm(active, world.now), Err(CmErrno::Invalid));
+    let (_, passive) = world.connected();
+    assert_eq!(world.ids[1].reject(passive, 0, b"", world.now), Err(CmErrno::Invalid), "it is established");
+    world.end();
+}
+
+#[test]
+fn a_call_that_cannot_continue_an_attempt_refuses_it() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 0);
+    type Fails = fn(&mut World, IdKey) -> Result<(), CmErrno>;
+    let calls: [(&str, Fails); 3] = [
+        ("too much data", |world, key| world.ids[1].accept(key, 5, &parameters(77), &[0; 197], world.now)),
+        ("a confirmation of a request", |world, key| world.ids[1].confirm(key, world.now)),
+        ("a second acceptance", |world, key| {
+            world.ids[1].accept(key, 5, &parameters(77), b"", world.now).expect("it was requested");
+            assert_eq!(world.next(0).kind, EventKind::ConnectResponse);
+            world.ids[1].accept(key, 5, &parameters(77), b"", world.now)
+        }),
+    ];
+    for (name, call) in calls {
+        let active = world.routed(IdService::Reliable);
+        world.connect(active, b"");
+        let passive = world.next(1).key;
+        assert_eq!(call(&mut world, passive), Err(CmErrno::Invalid), "{name}");
+        let event = world.next(0);
+        assert_eq!((event.kind, event.key, event.status), (EventKind::Rejected, active, 28), "{name}");
+        world.run(3 * SECOND);
+        world.nothing(1);
+    }
+    world.listen(IdService::Datagram, 0);
+    let active = world.routed(IdService::Datagram);
+    world.connect(active, b"");
+    let passive = world.next(1).key;
+    let privileged = roced_cm::identifiers::Parameters { qkey: 1 << 31, ..parameters(77) };
+    assert_eq!(world.ids[1].accept(passive, 5, &privileged, b"", world.now), Err(CmErrno::Invalid));
+    let event = world.next(0);
+    assert_eq!((event.kind, event.status), (EventKind::Unreachable, 2), "rejected by the service");
+    world.end();
+}
+
 /// The number of a connection that has ended may be another one's: no call may act on that.
 #[test]
 fn an_ended_connection_is_not_the_identifiers_any_more() {
@@ -313,7 +377,7 @@ fn an_ended_connection_is_not_the_identifiers_any_more() {
     assert!(world.ids.iter().all(|ids| ids.connections().is_empty()));
     for (at, key) in [(0, active), (1, passive)] {
         assert_eq!(world.ids[at].reports().find(|report| report.key == key).and_then(|it| it.connection), None);
-        assert_eq!(world.ids[at].confirm(key), Err(CmErrno::Invalid));
+        assert_eq!(world.ids[at].confirm(key, world.now), Err(CmErrno::Invalid));
     }
     world.end();
 }
@@ -457,7 +521,7 @@ fn after_any_run_of_many_programs_nothing_is_left() {
                         (_, 0) => ids.destroy(key, &mut world.hosts[at], now),
                         (EventKind::ConnectRequest, 1) => ids.reject(key, 28, b"", now),
                         (EventKind::ConnectRequest, _) => ids.accept(key, 1, &parameters(key.number + 16), b"", now),
-                        (EventKind::ConnectResponse, _) => ids.confirm(key),
+                        (EventKind::ConnectResponse, _) => ids.confirm(key, now),
                         (EventKind::Established | EventKind::Disconnected, _) => ids.disconnect(key, now),
                         _ => Ok(()),
                     };

@@ -242,7 +242,7 @@ impl World {
         let passive = request.key;
         self.ids[1].accept(passive, 555, &parameters(77), b"welcome", self.now).expect("it was requested");
         assert_eq!(self.next(0).kind, EventKind::ConnectResponse);
-        self.ids[0].confirm(active).expect("it was accepted");
+        self.ids[0].confirm(active, self.now).expect("it was accepted");
         let established = self.next(1);
         assert_eq!((established.kind, established.uid), (EventKind::Established, 555));
         (active, passive)

@@ -229,7 +229,8 @@ impl CmCalls<'_, '_> {
 
     fn accept(&mut self, request: &AcceptCmRequest) -> Reply<AcceptCm> {
         let (key, now) = (self.key(request.id), self.now());
-        let parameters = self.own_parameters(&request.parameters)?;
+        let parameters = self.own_parameters(&request.parameters);
+        let parameters = parameters.inspect_err(|_| self.service.ids.refuse_attempt(key, now))?;
         let bytes = usize::from(request.parameters.private_data_bytes);
         let data = request.private_data.get(..bytes).ok_or(CmErrno::Invalid)?;
         self.service.ids.accept(key, request.uid, &parameters, data, now)?;
@@ -237,8 +238,8 @@ impl CmCalls<'_, '_> {
     }
 
     fn confirm(&mut self, request: &Handle) -> Reply<ConfirmCm> {
-        let key = self.key(request.handle);
-        self.service.ids.confirm(key)?;
+        let (key, now) = (self.key(request.handle), self.now());
+        self.service.ids.confirm(key, now)?;
         Ok(Nothing {})
     }
 

@@ -178,7 +178,7 @@ impl Machine {
             6 => ids.listen(key, u32::from(input.byte() % 5), network),
             7 => ids.connect(key, &parameters, data, now),
             8 => ids.accept(key, 5, &parameters, data, now),
-            9 => ids.confirm(key),
+            9 => ids.confirm(key, now),
             10 => ids.reject(key, u16::from(input.byte()), data, now),
             11 => ids.disconnect(key, now),
             12 => ids.establish(key, network, now),
