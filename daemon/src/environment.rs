@@ -103,8 +103,8 @@ pub trait Network {
     /// The kernel's.
     fn join(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()>;
 
-    /// One member less.
-    fn leave(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr);
+    /// One member less of those that joined by an address of VLAN `vlan`. The address may be gone.
+    fn leave(&mut self, device: DeviceId, vlan: Option<u16>, group: IpAddr);
 }
 
 /// Both, borrowed for one step of the control thread.

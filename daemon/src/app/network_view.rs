@@ -110,13 +110,13 @@ impl Network for NetworkView<'_> {
         self.net.join(device, &source, group)?;
         self.set_addresses(device).map_err(|error| {
             warn!(%group, "no frames of a multicast group: {error:#}");
-            self.leave(device, source, group);
+            self.leave(device, source.vlan, group);
             Errno::ENOMEM.into()
         })
     }
 
-    fn leave(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) {
-        self.net.leave(device, &source, group);
+    fn leave(&mut self, device: DeviceId, vlan: Option<u16>, group: IpAddr) {
+        self.net.leave(device, vlan, group);
         if let Err(error) = self.set_addresses(device) {
             // Frames of a group without members: dropped, and counted.
             warn!(%group, "frames of a multicast group still come: {error:#}");

@@ -7,7 +7,7 @@ use roced_cm::{
     identifiers::{CmErrno, DeviceAddress, Host, IdKey},
     wire::CaGuid,
 };
-use roced_types::{DeviceId, address_of, gid_of, node_guid};
+use roced_types::{DeviceId, address_of, node_guid};
 
 use super::{CmDevice, IdOwner, channel::EventChannel, mad_routes::MadRoutes};
 use crate::{
@@ -174,12 +174,7 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn leave(&mut self, source: &DeviceAddress, group: IpAddr) {
-        let network = &mut *self.environment.network;
-        let peer =
-            PeerAddress { device: source.device, vlan: source.vlan, local: gid_of(source.address), remote: [0; 16] };
-        if let Some(entry) = entry_of(network, &peer) {
-            network.leave(source.device, entry, group);
-        }
+        self.environment.network.leave(source.device, source.vlan, group);
     }
 
     fn is_privileged(&self) -> bool {
@@ -204,4 +199,111 @@ fn ephemeral_ports() -> Option<RangeInclusive<u16>> {
     let mut numbers = text.split_whitespace().map(str::parse);
     let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     (first <= last).then_some(first..=last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use roced_types::WorkerId;
+
+    use super::*;
+    use crate::{
+        environment::{DevicePort, WorkerAccess},
+        net::{FollowId, NextHop, NoRoute},
+        worker::{
+            command::{Answer, Command},
+            mailbox::CallError,
+            management::OutgoingMad,
+        },
+    };
+
+    const DEVICE: DeviceId = DeviceId(0);
+
+    /// Addresses and groups of one device.
+    struct AddressTable {
+        gids: Vec<Option<GidTableEntry>>,
+        joined: Vec<(Option<u16>, IpAddr)>,
+    }
+
+    struct NoWorkers;
+
+    impl WorkerAccess for NoWorkers {
+        fn call(&mut self, _: WorkerId, _: Command) -> Result<Answer, CallError> {
+            Err(CallError::Timeout)
+        }
+
+        fn send_mad(&mut self, _: WorkerId, _: OutgoingMad) -> bool {
+            false
+        }
+    }
+
+    impl Network for AddressTable {
+        fn port(&self, _: DeviceId) -> DevicePort {
+            DevicePort {
+                mac: [2, 0, 0, 0, 0, 1],
+                link_up: true,
+                link_mtu_bytes: 1500,
+                speed_mbit_per_s: 10_000,
+                gid_entries: self.gids.len() as u32,
+                strips_vlan_tags: false,
+            }
+        }
+
+        fn gid(&self, _: DeviceId, index: u32) -> Option<GidTableEntry> {
+            *self.gids.get(index as usize)?
+        }
+
+        fn has_address(&self, address: IpAddr) -> bool {
+            self.gids.iter().flatten().any(|entry| entry.address == address)
+        }
+
+        fn source_for(&mut self, _: IpAddr, scope: u32) -> Option<IpAddr> {
+            self.gids.iter().flatten().find(|entry| scope == 0 || entry.ifindex == scope).map(|entry| entry.address)
+        }
+
+        fn follow(&mut self, _: DeviceId, from: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+            Err(NoRoute { from: from.address, destination: to })
+        }
+
+        fn unfollow(&mut self, _: FollowId) {}
+
+        fn join(&mut self, _: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()> {
+            self.joined.push((source.vlan, group));
+            Ok(())
+        }
+
+        fn leave(&mut self, _: DeviceId, vlan: Option<u16>, group: IpAddr) {
+            let at = self.joined.iter().position(|joined| *joined == (vlan, group)).expect("it was joined");
+            self.joined.remove(at);
+        }
+    }
+
+    fn entry(address: &str, ifindex: u32, vlan: Option<u16>) -> Option<GidTableEntry> {
+        let address = address.parse().expect("an address");
+        Some(GidTableEntry { address, ifindex, vlan, prefix_len: 64, roce: RoceVersion::V2 })
+    }
+
+    fn with_host<T>(network: &mut AddressTable, act: impl FnOnce(&mut CmHost<'_, '_>) -> T) -> T {
+        let devices = [CmDevice { id: DEVICE, worker: WorkerId(0) }];
+        let (mut routes, mut channels) = (MadRoutes::default(), BTreeMap::new());
+        let mut environment = Environment { workers: &mut NoWorkers, network };
+        act(&mut CmHost::new(&devices, &mut routes, &mut channels, &mut environment, None))
+    }
+
+    #[test]
+    fn a_group_is_left_also_after_its_address_is_gone_or_elsewhere() {
+        let group = IpAddr::from([239, 1, 2, 3]);
+        for after in [None, entry("10.0.0.1", 8, Some(7))] {
+            let mut network = AddressTable { gids: vec![entry("10.0.0.1", 5, None)], joined: Vec::new() };
+            let source = with_host(&mut network, |host| {
+                let source = host.local(IpAddr::from([10, 0, 0, 1]), 0).expect("it is local");
+                host.join(&source, group).expect("the kernel joins");
+                source
+            });
+            network.gids = vec![after];
+            with_host(&mut network, |host| host.leave(&source, group));
+            assert!(network.joined.is_empty(), "{after:?}");
+        }
+    }
 }

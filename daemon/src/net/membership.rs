@@ -45,8 +45,8 @@ impl Memberships {
     }
 
     /// One less does.
-    pub(super) fn leave(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) {
-        let key = (device, source.vlan, group);
+    pub(super) fn leave(&mut self, device: DeviceId, vlan: Option<u16>, group: IpAddr) {
+        let key = (device, vlan, group);
         let Some(membership) = self.0.get_mut(&key) else { return };
         membership.users -= 1;
         if membership.users == 0 {

@@ -376,9 +376,9 @@ impl Net {
         self.memberships.join(device, source, group)
     }
 
-    /// One member less.
-    pub fn leave(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) {
-        self.memberships.leave(device, source, group);
+    /// One member less of those that joined by an address of VLAN `vlan`. The address may be gone.
+    pub fn leave(&mut self, device: DeviceId, vlan: Option<u16>, group: IpAddr) {
+        self.memberships.leave(device, vlan, group);
     }
 
     /// The multicast groups that a device is a member of, each at least once.

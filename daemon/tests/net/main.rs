@@ -278,9 +278,9 @@ fn the_kernel_is_a_member_of_a_group_while_a_queue_pair_is_attached() {
         assert_eq!(is_member(), [true, true], "{group}");
         let is_ours = |net: &Watched| net.net.groups(first).any(|group| group == address);
         assert!(is_ours(&net));
-        net.net.leave(first, &source, address);
+        net.net.leave(first, source.vlan, address);
         assert_eq!(is_member(), [true, true], "one wants it still");
-        net.net.leave(first, &source, address);
+        net.net.leave(first, source.vlan, address);
         assert_eq!((is_member(), is_ours(&net)), ([false, true], false), "{group}");
         // For any end of this process: the sockets are all of its state.
         a.inside(|| net.net.join(first, &source, address)).expect("the kernel joins");
@@ -327,7 +327,7 @@ fn groups_are_joined_again_on_an_interface_that_returns() {
         }
     }
     for ((source, address), (_, group, interface)) in joined.iter().zip(&groups) {
-        net.net.leave(DeviceId(0), source, *address);
+        net.net.leave(DeviceId(0), source.vlan, *address);
         assert!(!a.is_member(group, interface), "{group} on {interface} is left by the GID of the earlier interface");
     }
 }

@@ -215,7 +215,7 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn leave(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) {
+    fn leave(&mut self, _: DeviceId, _: Option<u16>, group: IpAddr) {
         let mut told = self.told.lock().expect("no test panics here");
         let at = told.joined.iter().position(|joined| *joined == group).expect("it was joined");
         told.joined.swap_remove(at);

@@ -260,7 +260,7 @@ impl Network for Net {
         Ok(())
     }
 
-    fn leave(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) {
+    fn leave(&mut self, _: DeviceId, _: Option<u16>, group: IpAddr) {
         let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
         self.joined.swap_remove(at);
     }

@@ -49,7 +49,7 @@ impl CallHandler<'_, '_> {
         joined.map_err(|error| Refused::with(Refusal::Multicast, errno(error), 0u64))?;
         let give = |_| Command::Attach { device, qpn, group };
         self.give_to_all(device_limit.into(), give, || Command::Detach { device, qpn, group })
-            .inspect_err(|_| self.environment.network.leave(device, gid, address))?;
+            .inspect_err(|_| self.environment.network.leave(device, gid.vlan, address))?;
         self.objects.attachments.insert((number, group), gid);
         self.registry.device(device).attachments += 1;
         debug!(session = %self.session, %qpn, group = %address, "attached");
@@ -75,7 +75,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn leave_all(&mut self) {
         let device = self.objects.device;
         for ((_, group), gid) in std::mem::take(&mut self.objects.attachments) {
-            self.environment.network.leave(device, gid, address_of(group));
+            self.environment.network.leave(device, gid.vlan, address_of(group));
         }
     }
 
@@ -83,7 +83,7 @@ impl CallHandler<'_, '_> {
         let device = self.objects.device;
         self.take_back_from_all(|| Command::Detach { device, qpn, group })?;
         let gid = self.objects.attachments.remove(&(qpn.get(), group)).expect("the caller found it");
-        self.environment.network.leave(device, gid, address_of(group));
+        self.environment.network.leave(device, gid.vlan, address_of(group));
         self.registry.device(device).attachments -= 1;
         Ok(())
     }
