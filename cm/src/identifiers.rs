@@ -28,7 +28,7 @@ use core::{
 
 use roced_types::{DeviceId, Qpn, gid_of};
 
-use self::ports::{PortUse, Ports};
+use self::ports::Ports;
 pub use self::{
     address::{IdOption, IdPath},
     connecting::Parameters,
@@ -532,19 +532,6 @@ impl Identifier {
             local: gid_of(device.address),
             remote: gid_of(destination.ip()),
         })
-    }
-
-    fn port_use(&self, key: IdKey, address: IpAddr, is_ipv6_only: bool) -> PortUse {
-        PortUse {
-            key,
-            address: if address.is_loopback() { any_of(address) } else { address },
-            is_family_only: address.is_ipv4() || self.options.is_family_only.unwrap_or(is_ipv6_only),
-            may_share: self.options.may_share_port,
-            listens: false,
-            is_chosen: false,
-            chosen_for: None,
-            account: 0,
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use core::{
     time::Duration,
 };
 
-use super::{CmErrno, EventKind, Host, IdKey, IdService, IdState, Identifiers, PortUse, any_of};
+use super::{CmErrno, EventKind, Host, IdKey, IdService, IdState, Identifier, Identifiers, any_of, ports::PortUse};
 use crate::connection::PeerAddress;
 
 /// Packet life time of a path: exponent (0.27 s), as Linux has it since 6.2.
@@ -77,7 +77,7 @@ impl Identifiers {
         }
         let device = if is_any(ip) { None } else { Some(host.local(ip, scope_of(address))?) };
         let account = host.account();
-        let port_use = PortUse { chosen_for: destination, account, ..id.port_use(key, ip, host.is_ipv6_only()) };
+        let port_use = PortUse { chosen_for: destination, account, ..id.port_use(key, address, host.is_ipv6_only()) };
         let port = match address.port() {
             0 => self.ports.take_free(id.port_space, &host.ephemeral_ports(), random, port_use)?,
             1..UNPRIVILEGED if !host.is_privileged() => return Err(CmErrno::Access),
@@ -167,7 +167,7 @@ impl Identifiers {
         match found {
             Ok(device) => {
                 let address = if is_any(destination.ip()) { destination.ip() } else { device.address };
-                id.source = Some(with_address(source, address));
+                id.source = Some(with_address(source, address, host.scope_of(&device)));
                 id.device = Some(device);
                 self.ids[&key].peer().map(Some)
             }
@@ -271,6 +271,24 @@ impl Identifiers {
     }
 }
 
+impl Identifier {
+    fn port_use(&self, key: IdKey, address: SocketAddr, is_ipv6_only: bool) -> PortUse {
+        let scope = link_scope(address);
+        let address = address.ip();
+        PortUse {
+            key,
+            address: if address.is_loopback() { any_of(address) } else { address },
+            scope,
+            is_family_only: address.is_ipv4() || self.options.is_family_only.unwrap_or(is_ipv6_only),
+            may_share: self.options.may_share_port,
+            listens: false,
+            is_chosen: false,
+            chosen_for: None,
+            account: 0,
+        }
+    }
+}
+
 /// Linux takes the loopback address for all addresses.
 const fn is_any(address: IpAddr) -> bool {
     address.is_unspecified() || address.is_loopback()
@@ -287,8 +305,19 @@ const fn scope_of(address: SocketAddr) -> u32 {
     }
 }
 
-fn with_address(mut of: SocketAddr, address: IpAddr) -> SocketAddr {
+/// The interface of a link-local address, 0 of others.
+pub(super) const fn link_scope(address: SocketAddr) -> u32 {
+    if is_link_local(address.ip()) { scope_of(address) } else { 0 }
+}
+
+/// The same port at `address`, of interface `scope` if it is link-local.
+fn with_address(mut of: SocketAddr, address: IpAddr, scope: u32) -> SocketAddr {
     of.set_ip(address);
+    if let SocketAddr::V6(v6) = &mut of
+        && is_link_local(address)
+    {
+        v6.set_scope_id(scope);
+    }
     of
 }
 

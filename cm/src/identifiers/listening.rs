@@ -10,7 +10,7 @@ use roced_types::address_of;
 use super::{
     BACKLOG_MAX, CmErrno, DeviceAddress, EventKind, Host, IdEvent, IdKey, IdPath, IdService, IdState, Identifier,
     Identifiers, Parameters,
-    address::ANYWHERE,
+    address::{ANYWHERE, link_scope},
     connecting::{is_datagram, mtu_of_code},
 };
 use crate::{
@@ -159,19 +159,22 @@ impl Identifiers {
         if to != local || from != address_of(peer.remote) || from.is_multicast() || from.is_unspecified() {
             return Err(refused);
         }
-        let listener = self.ports.listener(space, port, to).ok_or(reject_reason::INVALID_SERVICE_ID)?;
-        let device = host.local_on(peer).map_err(|_| refused)?;
+        let device = host.local_on(peer);
+        let scope = device.as_ref().map_or(0, |device| host.scope_of(device));
+        let asked = socket_address(to, port, scope);
+        let listener = self.ports.listener(space, port, to, link_scope(asked));
+        let listener = listener.ok_or(reject_reason::INVALID_SERVICE_ID)?;
+        let device = device.map_err(|_| refused)?;
         let id = &self.ids[&listener];
         if id.device.is_some_and(|bound| bound.device != device.device) {
             return Err(reject_reason::INVALID_SERVICE_ID);
         }
-        let scope = host.scope_of(&device);
         Ok(Request {
             listener,
             space,
             service: if is_datagram(space) { IdService::Datagram } else { IdService::Reliable },
             device,
-            source: socket_address(to, port, scope),
+            source: asked,
             destination: socket_address(from, header.source_port, scope),
         })
     }

@@ -15,6 +15,8 @@ pub(super) struct PortUse {
     pub(super) key: IdKey,
     /// Address; unspecified for all.
     pub(super) address: IpAddr,
+    /// Interface of a link-local address; each interface of a host may have the same one.
+    pub(super) scope: u32,
     /// For one family alone, if the address is for all.
     pub(super) is_family_only: bool,
     pub(super) may_share: bool,
@@ -39,7 +41,7 @@ impl PortUse {
             (true, true) => covers(self, other) || covers(other, self),
             (true, false) => covers(self, other),
             (false, true) => covers(other, self),
-            (false, false) => self.address == other.address,
+            (false, false) => (self.address, self.scope) == (other.address, other.scope),
         }
     }
 }
@@ -153,12 +155,14 @@ impl Ports {
         Ok(())
     }
 
-    /// The listener for a request to `address`: that of the address itself before one for all.
-    pub(super) fn listener(&self, space: PortSpace, port: u16, address: IpAddr) -> Option<IdKey> {
+    /// The listener for a request to `address`, on interface `scope` if it is link-local: that of the
+    /// address itself before one for all.
+    pub(super) fn listener(&self, space: PortSpace, port: u16, address: IpAddr, scope: u32) -> Option<IdKey> {
         let uses = self.uses.get(&(space, port))?;
         let wanted = PortUse {
             key: IdKey::NONE,
             address,
+            scope,
             is_family_only: false,
             may_share: false,
             listens: false,
@@ -212,6 +216,7 @@ mod tests {
         PortUse {
             key: IdKey { owner: OwnerId(1), number },
             address: address.parse().expect("an address"),
+            scope: 0,
             is_family_only: false,
             may_share: false,
             listens: false,
@@ -240,6 +245,21 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_with_the_same_link_local_address_have_ports_of_their_own() {
+        let mut ports = Ports::default();
+        let on = |number, scope| PortUse { scope, ..used(number, "fe80::1") };
+        for (number, scope) in [(1, 5), (2, 6)] {
+            ports.take(SPACE, 7, &(50..=53), on(number, scope)).expect("another interface");
+            ports.listen(SPACE, 7, on(number, scope).key).expect("another interface");
+        }
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), on(3, 6)), Err(CmErrno::AddressInUse));
+        assert_eq!(ports.take(SPACE, 7, &(50..=53), used(3, "::")), Err(CmErrno::AddressNotAvailable));
+        let address = "fe80::1".parse().expect("an address");
+        let found = [5, 6, 7].map(|scope| ports.listener(SPACE, 7, address, scope).map(|key| key.number));
+        assert_eq!(found, [Some(1), Some(2), None]);
+    }
+
+    #[test]
     fn sharing_ends_at_a_listener() {
         let mut ports = Ports::default();
         let shared = |number| PortUse { may_share: true, ..used(number, "10.0.0.1") };
@@ -248,8 +268,8 @@ mod tests {
         ports.listen(SPACE, 7, shared(1).key).expect("the first");
         assert_eq!(ports.listen(SPACE, 7, shared(2).key), Err(CmErrno::AddressInUse));
         assert_eq!(ports.take(SPACE, 7, &(50..=53), shared(3)), Err(CmErrno::AddressInUse));
-        assert_eq!(ports.listener(SPACE, 7, "10.0.0.1".parse().expect("an address")), Some(shared(1).key));
-        assert_eq!(ports.listener(SPACE, 7, "10.0.0.2".parse().expect("an address")), None);
+        assert_eq!(ports.listener(SPACE, 7, "10.0.0.1".parse().expect("an address"), 0), Some(shared(1).key));
+        assert_eq!(ports.listener(SPACE, 7, "10.0.0.2".parse().expect("an address"), 0), None);
     }
 
     #[test]
@@ -261,7 +281,7 @@ mod tests {
         }
         ports.listen(SPACE, 7, shared(1, "::").key).expect("the first");
         for address in ["10.0.0.1", "10.0.0.2", "fd00::1"] {
-            let found = ports.listener(SPACE, 7, address.parse().expect("an address"));
+            let found = ports.listener(SPACE, 7, address.parse().expect("an address"), 0);
             assert_eq!(found, Some(shared(1, "::").key), "{address}");
         }
         assert!(ports.is_listening(SPACE, 7) && !ports.is_listening(SPACE, 8));

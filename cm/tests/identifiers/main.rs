@@ -5,7 +5,7 @@ mod world;
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, SocketAddrV6},
     time::Duration,
 };
 
@@ -169,6 +169,37 @@ fn addresses_that_are_bound_or_resolved_give_the_errors_of_linux() {
     assert_eq!((event.kind, event.status), (EventKind::AddressError, -19));
     world.resolve(key, [10, 0, 0, 2], 9).expect("it may be tried again");
     assert_eq!(world.next(0).kind, EventKind::AddressResolved);
+    world.end();
+}
+
+/// Interfaces of one adapter have the same one: each is another address.
+#[test]
+fn a_link_local_address_is_one_of_its_interface() {
+    let mut world = World::new();
+    let at = |world: &World, scope| SocketAddr::from(SocketAddrV6::new(world.hosts[1].link_local(), PORT, 0, scope));
+    let listeners = [5, 6].map(|scope| {
+        let (key, address) = (world.create(1, IdService::Reliable), at(&world, scope));
+        let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
+        ids.bind(key, address, host).expect("another interface");
+        ids.listen(key, 0, host).expect("another interface");
+        key
+    });
+    let (third, address) = (world.create(1, IdService::Reliable), at(&world, 6));
+    assert_eq!(world.ids[1].bind(third, address, &mut world.hosts[1]), Err(CmErrno::AddressInUse));
+    for (scope, listener) in [5, 6].into_iter().zip(listeners) {
+        let (active, to) = (world.create(0, IdService::Reliable), at(&world, scope));
+        let World { ids, hosts, now, .. } = &mut world;
+        ids[0].resolve_address(active, None, to, SECOND, &mut hosts[0], *now).expect("it is on the link");
+        let source = world.next(0).route.source.expect("it is resolved");
+        let expected = SocketAddr::from(SocketAddrV6::new(world.hosts[0].link_local(), source.port(), 0, scope));
+        assert_eq!(source, expected);
+        world.ids[0].resolve_route(active).expect("the address is resolved");
+        assert_eq!(world.next(0).kind, EventKind::RouteResolved);
+        world.connect(active, b"");
+        let request = world.next(1);
+        assert_eq!((request.owner, request.route.source), (listener, Some(to)));
+        assert_eq!(request.route.device.and_then(|device| device.vlan), Some(scope as u16));
+    }
     world.end();
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     time::Duration,
 };
@@ -21,7 +21,8 @@ pub(crate) const OWNER: OwnerId = OwnerId(1);
 pub(crate) const CHANNEL: u32 = 1;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The network of host `number`: 10.0.0.`number` on device 0; 10.1.0.`number` on no device.
+/// The network of host `number`: 10.0.0.`number` on device 0, fe80::`number` on two VLANs of it;
+/// 10.1.0.`number` on no device.
 pub(crate) struct FakeHost {
     pub(crate) number: u8,
     pub(crate) is_neighbor_known: bool,
@@ -34,6 +35,11 @@ pub(crate) struct FakeHost {
 impl FakeHost {
     pub(crate) fn address(&self) -> IpAddr {
         IpAddr::from([10, 0, 0, self.number])
+    }
+
+    /// Of each of its VLAN interfaces 5 and 6, whose VLANs have the same numbers.
+    pub(crate) fn link_local(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.number.into())
     }
 
     pub(crate) fn device_address(&self) -> DeviceAddress {
@@ -49,24 +55,28 @@ impl FakeHost {
 }
 
 impl Host for FakeHost {
-    fn local(&mut self, address: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
+    fn local(&mut self, address: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
         if address == self.address() {
             return Ok(self.device_address());
+        }
+        if address == IpAddr::V6(self.link_local()) && matches!(scope, 5 | 6) {
+            return Ok(DeviceAddress { gid_index: scope, address, vlan: Some(scope as u16), ..self.device_address() });
         }
         let is_local = address == IpAddr::from([10, 1, 0, self.number]);
         Err(if is_local { CmErrno::NoDevice } else { CmErrno::AddressNotAvailable })
     }
 
     fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
-        self.local(address_of(peer.local), 0)
+        self.local(address_of(peer.local), peer.vlan.map_or(0, u32::from))
     }
 
-    fn scope_of(&mut self, _: &DeviceAddress) -> u32 {
-        0
+    fn scope_of(&mut self, address: &DeviceAddress) -> u32 {
+        address.vlan.map_or(0, u32::from)
     }
 
-    fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
+    fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
         match destination {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => self.local(self.link_local().into(), scope),
             IpAddr::V4(v4) if v4.octets()[..3] == [10, 0, 0] || v4.is_multicast() => {
                 self.local(source.unwrap_or_else(|| self.address()), 0)
             }
@@ -203,7 +213,8 @@ impl World {
                     }
                     let from = PeerAddress { local: transmit.to.remote, remote: transmit.to.local, ..transmit.to };
                     let other = 1 - at;
-                    assert_eq!(from.local, gid_of(self.hosts[other].address()));
+                    let addresses = [self.hosts[other].address(), self.hosts[other].link_local().into()];
+                    assert!(addresses.map(gid_of).contains(&from.local));
                     let bytes = transmit.mad.to_bytes();
                     let requests = self.events[other].iter().filter(|it| it.kind == EventKind::ConnectRequest);
                     self.hosts[other].untaken = requests.count() as u32;

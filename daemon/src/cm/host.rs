@@ -48,8 +48,8 @@ impl<'a, 'e> CmHost<'a, 'e> {
         let network = &*self.environment.network;
         let mut devices = devices;
         devices.find_map(|device| {
-            let (gid_index, entry) =
-                gid_of_address(network, device, address).filter(|(_, entry)| scope == 0 || entry.ifindex == scope)?;
+            let is_on = |entry: &GidTableEntry| scope == 0 || entry.ifindex == scope;
+            let (gid_index, entry) = gid_of_address(network, device, address, is_on)?;
             Some(self.device_address(device, gid_index, &entry))
         })
     }
@@ -79,13 +79,25 @@ fn gids(network: &dyn Network, device: DeviceId) -> impl Iterator<Item = (u32, G
     entries.filter(|(_, entry)| entry.roce == RoceVersion::V2)
 }
 
-fn gid_of_address(network: &dyn Network, device: DeviceId, address: IpAddr) -> Option<(u32, GidTableEntry)> {
-    gids(network, device).find(|(_, entry)| entry.address == address)
+/// The GID of a device that is `address` and fits: VLAN interfaces of a device may have the same
+/// link-local address.
+fn gid_of_address(
+    network: &dyn Network,
+    device: DeviceId,
+    address: IpAddr,
+    fits: impl Fn(&GidTableEntry) -> bool,
+) -> Option<(u32, GidTableEntry)> {
+    gids(network, device).find(|(_, entry)| entry.address == address && fits(entry))
 }
 
-/// The GID entry of a local address on its device.
+/// The GID of a local address on its device and VLAN, with its index.
+fn gid_of_peer(network: &dyn Network, peer: &PeerAddress) -> Option<(u32, GidTableEntry)> {
+    gid_of_address(network, peer.device, address_of(peer.local), |entry| entry.vlan == peer.vlan)
+}
+
+/// The GID entry of a local address on its device and VLAN.
 pub(super) fn entry_of(network: &dyn Network, peer: &PeerAddress) -> Option<GidTableEntry> {
-    gid_of_address(network, peer.device, address_of(peer.local)).map(|(_, entry)| entry)
+    gid_of_peer(network, peer).map(|(_, entry)| entry)
 }
 
 /// Addresses of a received datagram. The VLAN is that of the address it came to; a datagram of
@@ -96,11 +108,9 @@ pub(super) fn peer_of(mad: &ReceivedMad, environment: &Environment<'_>) -> Optio
         return None;
     }
     let network = &*environment.network;
-    let (_, entry) = gid_of_address(network, mad.device, address_of(mad.local))?;
     let is_known = !network.port(mad.device).strips_vlan_tags || mad.vlan.is_some();
-    if is_known && mad.vlan != entry.vlan {
-        return None;
-    }
+    let fits = |entry: &GidTableEntry| !is_known || entry.vlan == mad.vlan;
+    let (_, entry) = gid_of_address(network, mad.device, address_of(mad.local), fits)?;
     Some(PeerAddress { device: mad.device, vlan: entry.vlan, local: mad.local, remote: mad.remote })
 }
 
@@ -113,8 +123,12 @@ pub(super) fn handed_over(
     let network = &*environment.network;
     let own = devices.iter().filter(|device| device.id == to.device);
     let others = devices.iter().filter(|device| device.id != to.device);
+    let address = address_of(to.remote);
+    // A link-local address is one of the sender's own link.
+    let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let fits = |entry: &GidTableEntry| !is_link_local || entry.vlan == to.vlan;
     let mut found = own.chain(others).filter_map(|device| {
-        let (_, entry) = gid_of_address(network, device.id, address_of(to.remote))?;
+        let (_, entry) = gid_of_address(network, device.id, address, fits)?;
         Some((device.id, entry))
     });
     let (device, entry) = found.next()?;
@@ -131,8 +145,8 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
-        let found = self.find(std::iter::once(peer.device), address_of(peer.local), 0);
-        found.ok_or(CmErrno::NoDevice)
+        let (gid_index, entry) = gid_of_peer(&*self.environment.network, &peer).ok_or(CmErrno::NoDevice)?;
+        Ok(self.device_address(peer.device, gid_index, &entry))
     }
 
     fn scope_of(&mut self, address: &DeviceAddress) -> u32 {
@@ -205,7 +219,7 @@ fn ephemeral_ports() -> Option<RangeInclusive<u16>> {
 mod tests {
     use std::io;
 
-    use roced_types::WorkerId;
+    use roced_types::{WorkerId, gid_of};
 
     use super::*;
     use crate::{
@@ -289,6 +303,31 @@ mod tests {
         let (mut routes, mut channels) = (MadRoutes::default(), BTreeMap::new());
         let mut environment = Environment { workers: &mut NoWorkers, network };
         act(&mut CmHost::new(&devices, &mut routes, &mut channels, &mut environment, None))
+    }
+
+    /// As VLAN interfaces of one adapter have it.
+    #[test]
+    fn a_link_local_address_on_several_vlans_is_found_by_interface_and_vlan() {
+        let gids = [(5, None), (6, Some(6)), (7, Some(7))].map(|(ifindex, vlan)| entry("fe80::1", ifindex, vlan));
+        let mut network = AddressTable { gids: gids.to_vec(), joined: Vec::new() };
+        let address: IpAddr = "fe80::1".parse().expect("an address");
+        let elsewhere: IpAddr = "fe80::2".parse().expect("an address");
+        with_host(&mut network, |host| {
+            for (index, gid) in gids.iter().flatten().enumerate() {
+                let local = host.local(address, gid.ifindex).expect("it is local");
+                assert_eq!((local.gid_index, local.vlan), (index as u32, gid.vlan));
+                assert_eq!(host.route(None, elsewhere, gid.ifindex), Ok(local));
+                let peer =
+                    PeerAddress { device: DEVICE, vlan: gid.vlan, local: gid_of(address), remote: gid_of(elsewhere) };
+                assert_eq!(host.local_on(peer), Ok(local));
+                assert_eq!(host.scope_of(&local), gid.ifindex);
+                assert_eq!(entry_of(host.environment.network, &peer), Some(*gid));
+                let to_itself = PeerAddress { remote: gid_of(address), ..peer };
+                let handed = handed_over(&to_itself, host.devices, host.environment).expect("it is this host");
+                assert_eq!(handed.vlan, gid.vlan);
+            }
+            assert_eq!(host.local(address, 9), Err(CmErrno::NoDevice));
+        });
     }
 
     #[test]
