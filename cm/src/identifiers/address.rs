@@ -248,24 +248,38 @@ impl Identifiers {
         Ok(())
     }
 
-    /// Sets an option.
+    /// Sets an option. When it counts, and up to which state it may be set, is as in Linux: the type
+    /// of service until the route is resolved, the ACK timeout until the queue pair is connected;
+    /// sharing of a port may begin in any state but that of a listener and end before the port is
+    /// bound; one family alone until the identifier listens.
     ///
     /// # Errors
     /// [`CmErrno::Invalid`].
     pub fn set_option(&mut self, key: IdKey, option: IdOption) -> Result<(), CmErrno> {
-        let id = self.id(key)?;
+        let id = self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)?;
         match option {
             IdOption::TypeOfService(class) => id.options.type_of_service = Some(class),
-            IdOption::ReuseAddress(_) | IdOption::FamilyOnly(_)
-                if !matches!(id.state, IdState::Idle | IdState::Bound) =>
-            {
-                return Err(CmErrno::Invalid);
+            IdOption::ReuseAddress(may) => {
+                if id.state != IdState::Idle && (!may || id.state == IdState::Listening) {
+                    return Err(CmErrno::Invalid);
+                }
+                id.options.may_share_port = may;
             }
-            IdOption::ReuseAddress(may) => id.options.may_share_port = may,
-            IdOption::FamilyOnly(only) => id.options.is_family_only = Some(only),
+            IdOption::FamilyOnly(only) => {
+                if !matches!(id.state, IdState::Idle | IdState::Bound) {
+                    return Err(CmErrno::Invalid);
+                }
+                id.options.is_family_only = Some(only);
+            }
             IdOption::AckTimeout(_) if id.service != IdService::Reliable => return Err(CmErrno::Invalid),
             IdOption::AckTimeout(timeout) if timeout > 31 => return Err(CmErrno::Invalid),
             IdOption::AckTimeout(timeout) => id.options.ack_timeout = Some(timeout),
+        }
+        let port = id.source.map_or(0, |source| source.port());
+        if let Some(port_use) = self.ports.use_of(id.port_space, port, key) {
+            port_use.may_share = id.options.may_share_port;
+            let only = id.options.is_family_only.unwrap_or(port_use.is_family_only);
+            port_use.is_family_only = only || port_use.address.is_ipv4();
         }
         Ok(())
     }

@@ -140,6 +140,11 @@ impl Ports {
         Ok(port)
     }
 
+    /// The use of a port by an identifier, to change after it was bound.
+    pub(super) fn use_of(&mut self, space: PortSpace, port: u16, key: IdKey) -> Option<&mut PortUse> {
+        self.uses.get_mut(&(space, port))?.iter_mut().find(|it| it.key == key)
+    }
+
     /// Marks an identifier's port as that of a listener.
     ///
     /// # Errors

@@ -172,6 +172,34 @@ fn addresses_that_are_bound_or_resolved_give_the_errors_of_linux() {
     world.end();
 }
 
+#[test]
+fn options_of_a_bound_identifier_count_from_then_on() {
+    let mut world = World::new();
+    let bind = |world: &mut World, address: IpAddr, option| {
+        let key = world.create(0, IdService::Reliable);
+        if let Some(option) = option {
+            world.ids[0].set_option(key, option).expect("before it is bound");
+        }
+        world.ids[0].bind(key, SocketAddr::new(address, PORT), &mut world.hosts[0]).map(|()| key)
+    };
+    let (four, six) = (IpAddr::from([0; 4]), IpAddr::from([0; 16]));
+    let shared = Some(IdOption::ReuseAddress(true));
+    let first = bind(&mut world, six, None).expect("free");
+    assert_eq!(bind(&mut world, four, None), Err(CmErrno::AddressNotAvailable));
+    world.ids[0].set_option(first, IdOption::FamilyOnly(true)).expect("it is bound");
+    let second = bind(&mut world, four, None).expect("of another family");
+    assert_eq!(bind(&mut world, four, shared), Err(CmErrno::AddressInUse));
+    world.ids[0].set_option(second, IdOption::ReuseAddress(true)).expect("it is bound");
+    let third = bind(&mut world, four, shared).expect("both share the port");
+    assert_eq!(world.ids[0].set_option(third, IdOption::ReuseAddress(false)), Err(CmErrno::Invalid), "bound");
+    world.ids[0].listen(first, 0, &mut world.hosts[0]).expect("free");
+    assert_eq!(world.ids[0].set_option(first, IdOption::ReuseAddress(true)), Err(CmErrno::Invalid), "listening");
+    assert_eq!(world.ids[0].set_option(first, IdOption::FamilyOnly(false)), Err(CmErrno::Invalid), "listening");
+    let routed = world.routed(IdService::Reliable);
+    world.ids[0].set_option(routed, IdOption::ReuseAddress(true)).expect("in any state but that of a listener");
+    world.end();
+}
+
 /// Interfaces of one adapter have the same one: each is another address.
 #[test]
 fn a_link_local_address_is_one_of_its_interface() {
