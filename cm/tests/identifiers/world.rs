@@ -136,13 +136,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let host = |number| FakeHost {
-            number,
-            is_neighbor_known: true,
-            is_privileged: false,
-            untaken: 0,
-            joined: Vec::new(),
-        };
+        let host =
+            |number| FakeHost { number, is_neighbor_known: true, is_privileged: false, untaken: 0, joined: Vec::new() };
         let ids = |seed| Identifiers::new(&CmConfig { seed: [seed; 32], connections_max: 10_000 }, 1000);
         Self {
             now: SECOND,

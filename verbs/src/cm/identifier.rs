@@ -16,11 +16,6 @@ use crate::{
     errno::{Errno, Result},
 };
 
-/// `IBV_QPT_UC`, among the types that a command names.
-const TYPE_UC: u8 = 3;
-/// The first type after RC, UC and UD.
-const TYPE_OTHER: u8 = 5;
-
 /// Levels of options: of the identifier, and of its InfiniBand path.
 const LEVEL_ID: u32 = 0;
 
@@ -33,15 +28,11 @@ const EVENTS_BYTES: usize = size_of::<UcmEventsReported>();
 pub(super) fn create(channel: &DeviceChannel, body: &Body<'_>) -> Result<()> {
     let command: UcmCreateId = read(body.bytes, size_of::<UcmCreateId>())?;
     let room = AnswerRoom::new(command.response, body.out, NUMBER_BYTES)?;
+    // The kernel ignores the type of queue pair that a command names outside `RDMA_PS_IB`.
     let id = match u32::from(command.ps) {
         _ if command.ps == own_ids::PORT_SPACE => channel.own_ids().create(),
         space @ cm_port_space::TCP => {
-            let service = match command.qp_type {
-                TYPE_UC => cm_service::UC,
-                TYPE_OTHER.. => return Err(Errno::INVALID),
-                _ => cm_service::RC,
-            };
-            channel.channel.create_id(command.uid, space, service).map_err(errno_of)?
+            channel.channel.create_id(command.uid, space, cm_service::RC).map_err(errno_of)?
         }
         space @ (cm_port_space::UDP | cm_port_space::IPOIB) => {
             channel.channel.create_id(command.uid, space, cm_service::UD).map_err(errno_of)?

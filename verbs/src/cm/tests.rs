@@ -20,11 +20,13 @@ use roced_abi::{
     VERSION,
     control::{
         AcceptCm, AcceptCmRequest, BindCm, Call as _, CmRoute, ConnectCm, ConnectCmRequest, CreateCmChannel,
-        CreateCmId, Handle, Hello, HelloReply, JoinCmGroup, ListenCm, MESSAGE_BYTES, Message, ResolveCmAddress,
-        ResolveCmAddressRequest, ResolveCmRoute, SetCmOption, SetCmOptionRequest,
+        CreateCmId, CreateCmIdRequest, Handle, Hello, HelloReply, JoinCmGroup, ListenCm, MESSAGE_BYTES, Message,
+        ResolveCmAddress, ResolveCmAddressRequest, ResolveCmRoute, SetCmOption, SetCmOptionRequest,
     },
 };
-use roced_client::cm::{CM_NO_DEVICE, CmAddress, CmChannelEvent, CmParameters, CmPath, CmSession, cm_event, cm_family};
+use roced_client::cm::{
+    CM_NO_DEVICE, CmAddress, CmChannelEvent, CmParameters, CmPath, CmSession, cm_event, cm_family, cm_service,
+};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 use super::{command::execute, event::Executed, slots, table::DeviceChannel};
@@ -149,9 +151,14 @@ impl DeviceFile {
 
     /// An identifier of TCP or UDP.
     fn id(&self, port_space: u16) -> u32 {
+        self.id_of_type(port_space, 0)
+    }
+
+    fn id_of_type(&self, port_space: u16, qp_type: u8) -> u32 {
         let mut body = [0; 24];
         body[0] = 9;
         body[16..18].copy_from_slice(&port_space.to_ne_bytes());
+        body[18] = qp_type;
         u32::from_ne_bytes(self.command(0, Some(8), &body).expect("an identifier"))
     }
 
@@ -216,6 +223,21 @@ fn an_event(id: u32, sequence: u64, kind: u32) -> CmChannelEvent {
         ack_timeout: 17,
         reserved: 0,
         private_data,
+    }
+}
+
+/// As in the kernel, where a type of its own is that of an `RDMA_PS_IB` identifier alone.
+#[test]
+fn the_service_of_an_identifier_is_that_of_its_port_space() {
+    let file = DeviceFile::open();
+    let spaces = [(0x0106, cm_service::RC), (0x0111, cm_service::UD), (0x0002, cm_service::UD)];
+    for (port_space, service) in spaces {
+        // None, RC, UC, UD, and XRC.
+        for qp_type in [0, 2, 3, 4, 9] {
+            file.id_of_type(port_space, qp_type);
+            let request: CreateCmIdRequest = file.call(CreateCmId::OP).body();
+            assert_eq!((request.port_space, request.service), (port_space.into(), service), "type {qp_type}");
+        }
     }
 }
 
