@@ -162,6 +162,7 @@ pub struct Identifiers {
     of_account: BTreeMap<u32, u32>,
     of_account_max: u32,
     by_connection: BTreeMap<CommId, IdKey>,
+    by_channel: BTreeSet<(u32, IdKey)>,
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
     timers: BTreeSet<(Duration, IdKey)>,
@@ -214,6 +215,7 @@ impl Identifiers {
             memberships: BTreeMap::new(),
             numbers: BTreeMap::new(),
             by_connection: BTreeMap::new(),
+            by_channel: BTreeSet::new(),
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
             ports: Ports::default(),
@@ -245,6 +247,7 @@ impl Identifiers {
     }
 
     fn insert(&mut self, key: IdKey, id: Identifier) {
+        self.by_channel.insert((id.channel, key));
         self.ids.insert(key, id);
         self.count(key);
     }
@@ -308,6 +311,9 @@ impl Identifiers {
             self.leave(IdKey { number, ..key }, host)?;
         }
         let gone = self.ids.remove(&key);
+        if let Some(gone) = &gone {
+            self.by_channel.remove(&(gone.channel, key));
+        }
         // A listener has a backlog, also when its device is gone.
         if let Some(Identifier { backlog: 1.., port_space, source: Some(source), .. }) = gone {
             self.unlisten_unused(port_space, source.port());
@@ -323,16 +329,14 @@ impl Identifiers {
 
     /// The first identifier of an owner.
     pub fn first_of(&self, owner: OwnerId) -> Option<IdKey> {
-        self.range(owner).next().map(|(key, _)| *key)
+        let [first, last] = range_of(owner);
+        self.ids.range(first..=last).next().map(|(key, _)| *key)
     }
 
     /// Identifiers of an owner with events that go to `channel`.
     pub fn of_channel(&self, owner: OwnerId, channel: u32) -> impl Iterator<Item = IdKey> + '_ {
-        self.range(owner).filter(move |(_, id)| id.channel == channel).map(|(key, _)| *key)
-    }
-
-    fn range(&self, owner: OwnerId) -> impl Iterator<Item = (&IdKey, &Identifier)> {
-        self.ids.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX })
+        let [first, last] = range_of(owner);
+        self.by_channel.range((channel, first)..=(channel, last)).map(|(_, key)| *key)
     }
 
     /// Identifiers.
@@ -352,7 +356,8 @@ impl Identifiers {
 
     /// Memberships of an owner.
     pub fn memberships_of(&self, owner: OwnerId) -> usize {
-        self.memberships.range(IdKey { owner, number: 0 }..=IdKey { owner, number: u32::MAX }).count()
+        let [first, last] = range_of(owner);
+        self.memberships.range(first..=last).count()
     }
 
     /// Whether a number is that of a membership of a multicast group.
@@ -372,6 +377,7 @@ impl Identifiers {
             && self.memberships.is_empty()
             && self.ports.is_empty()
             && self.by_connection.is_empty()
+            && self.by_channel.is_empty()
             && self.by_neighbor.is_empty()
             && self.timers.is_empty()
             && self.of_account.is_empty()
@@ -392,7 +398,10 @@ impl Identifiers {
     /// # Errors
     /// [`CmErrno::NoEntry`].
     pub fn migrate(&mut self, key: IdKey, channel: u32) -> Result<(), CmErrno> {
-        self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)?.channel = channel;
+        let id = self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)?;
+        let old = core::mem::replace(&mut id.channel, channel);
+        self.by_channel.remove(&(old, key));
+        self.by_channel.insert((channel, key));
         let events = self.events.iter_mut().filter(|event| event.owner == key);
         events.for_each(|event| event.channel = channel);
         Ok(())
@@ -533,6 +542,11 @@ impl Identifier {
             remote: gid_of(destination.ip()),
         })
     }
+}
+
+/// First and last of the numbers of an owner.
+const fn range_of(owner: OwnerId) -> [IdKey; 2] {
+    [IdKey { owner, number: 0 }, IdKey { owner, number: u32::MAX }]
 }
 
 /// The address for all, of the same family.

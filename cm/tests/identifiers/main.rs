@@ -6,7 +6,7 @@ mod world;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr, SocketAddrV6},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use roced_cm::{
@@ -522,6 +522,22 @@ fn events_follow_an_identifier_to_another_channel() {
     assert_eq!((written.channel, written.kind, written.status), (5, EventKind::Written(18), -3));
     assert_eq!(world.ids[0].of_channel(OWNER, 5).collect::<Vec<_>>(), [key]);
     world.end();
+}
+
+/// Steps through all of an owner would take minutes.
+#[test]
+fn identifiers_of_other_channels_are_not_looked_at() {
+    let mut ids = Identifiers::new(&CmConfig { seed: [1; 32], connections_max: 1 }, 100_000);
+    let start = Instant::now();
+    for channel in 1..=40_000 {
+        ids.create(OWNER, channel, 1, PortSpace::Tcp, IdService::Reliable).expect("there is room");
+    }
+    for channel in 1..=40_000 {
+        let key = ids.of_channel(OWNER, channel).next().expect("one for each channel");
+        ids.migrate(key, 50_000 + channel).expect("it is there");
+        assert_eq!((ids.of_channel(OWNER, channel).next(), ids.of_channel(OwnerId(2), channel).next()), (None, None));
+    }
+    assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
 }
 
 #[test]
