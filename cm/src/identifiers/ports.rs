@@ -2,11 +2,11 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
 };
 
-use super::{CmErrno, IdKey};
+use super::{CmErrno, IdKey, any_of};
 use crate::wire::PortSpace;
 
 /// The use of a port by an identifier.
@@ -53,10 +53,19 @@ fn same_family(one: &PortUse, other: &PortUse) -> bool {
 /// Ports that are looked at for one that can be shared: each look costs, and a program tries again.
 const SHARED_TRIES: usize = 1024;
 
+/// The listener of an address.
+#[derive(Clone, Copy, Debug)]
+struct PortListener {
+    key: IdKey,
+    is_family_only: bool,
+}
+
 /// Ports in use.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     uses: BTreeMap<(PortSpace, u16), Vec<PortUse>>,
+    /// By port, address and interface.
+    listeners: BTreeMap<(PortSpace, u16, IpAddr, u32), PortListener>,
     last_chosen: u16,
     /// Ports of those to choose from that each user has.
     chosen: BTreeMap<(PortSpace, u32), u32>,
@@ -157,39 +166,34 @@ impl Ports {
             return Err(CmErrno::AddressInUse);
         }
         uses.iter_mut().filter(|it| it.key == key).for_each(|it| it.listens = true);
+        let listener = PortListener { key, is_family_only: own.is_family_only };
+        self.listeners.insert((space, port, own.address, own.scope), listener);
         Ok(())
     }
 
     /// The listener for a request to `address`, on interface `scope` if it is link-local: that of the
     /// address itself before one for all.
     pub(super) fn listener(&self, space: PortSpace, port: u16, address: IpAddr, scope: u32) -> Option<IdKey> {
-        let uses = self.uses.get(&(space, port))?;
-        let wanted = PortUse {
-            key: IdKey::NONE,
-            address,
-            scope,
-            is_family_only: false,
-            may_share: false,
-            listens: false,
-            is_chosen: false,
-            chosen_for: None,
-            account: 0,
-        };
-        let fits = |it: &&PortUse| it.listens && it.overlaps(&wanted);
-        let exact = uses.iter().filter(fits).find(|it| !it.is_any());
-        exact.or_else(|| uses.iter().find(fits)).map(|it| it.key)
+        let at = |address, scope| self.listeners.get(&(space, port, address, scope));
+        let of_both = || at(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0).filter(|it| !it.is_family_only);
+        let found = at(address, scope).or_else(|| at(any_of(address), 0)).or_else(of_both);
+        found.map(|listener| listener.key)
     }
 
     /// Whether an identifier listens at the port.
     pub(super) fn is_listening(&self, space: PortSpace, port: u16) -> bool {
-        self.uses.get(&(space, port)).is_some_and(|uses| uses.iter().any(|it| it.listens))
+        let first = (space, port, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        self.listeners.range(first..).next().is_some_and(|((of, at, ..), _)| (*of, *at) == (space, port))
     }
 
     /// Gives an identifier's port back.
     pub(super) fn give_back(&mut self, space: PortSpace, port: u16, key: IdKey) {
         let Some(uses) = self.uses.get_mut(&(space, port)) else { return };
         let Some(at) = uses.iter().position(|it| it.key == key) else { return };
-        let PortUse { is_chosen, account, .. } = uses.swap_remove(at);
+        let PortUse { is_chosen, account, listens, address, scope, .. } = uses.swap_remove(at);
+        if listens {
+            self.listeners.remove(&(space, port, address, scope));
+        }
         if let Some(count) = self.chosen.get_mut(&(space, account)).filter(|_| is_chosen) {
             *count -= 1;
             if *count == 0 {
@@ -201,7 +205,7 @@ impl Ports {
 
     /// No port is in use.
     pub(super) fn is_empty(&self) -> bool {
-        self.uses.is_empty() && self.chosen.is_empty()
+        self.uses.is_empty() && self.listeners.is_empty() && self.chosen.is_empty()
     }
 
     fn drop_empty(&mut self, space: PortSpace, port: u16) {
@@ -213,6 +217,8 @@ impl Ports {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::{super::OwnerId, *};
 
     const SPACE: PortSpace = PortSpace::Tcp;
@@ -290,6 +296,25 @@ mod tests {
             assert_eq!(found, Some(shared(1, "::").key), "{address}");
         }
         assert!(ports.is_listening(SPACE, 7) && !ports.is_listening(SPACE, 8));
+    }
+
+    /// Each request of a peer looks for one: steps through all would take a minute.
+    #[test]
+    fn identifiers_that_share_the_port_of_a_listener_are_not_looked_at() {
+        let mut ports = Ports::default();
+        let shared = |number: u32| PortUse { may_share: true, ..used(number, "10.0.0.2") };
+        for number in 2..8000 {
+            ports.take(SPACE, 7, &(50..=53), shared(number)).expect("all share");
+        }
+        ports.take(SPACE, 7, &(50..=53), used(1, "10.0.0.1")).expect("another address");
+        ports.listen(SPACE, 7, used(1, "10.0.0.1").key).expect("the only one");
+        let address = "10.0.0.1".parse().expect("an address");
+        let start = std::time::Instant::now();
+        for _ in 0..2_000_000 {
+            assert_eq!(ports.listener(SPACE, 7, address, 0).map(|key| key.number), Some(1));
+        }
+        let took = start.elapsed();
+        assert!(took < std::time::Duration::from_secs(6), "{took:?}");
     }
 
     #[test]
