@@ -286,6 +286,31 @@ mod tests {
         assert_eq!([take(&theirs), take(&theirs)], [Some(2), None]);
     }
 
+    /// Its event belongs to the identifier that joined, and is about the membership.
+    #[test]
+    fn the_event_of_a_membership_goes_with_it_and_with_its_identifier() {
+        let joined = |owner: u32, membership, sequence| CmChannelEvent {
+            owner,
+            ..event(membership, sequence, cm_event::MULTICAST_JOIN)
+        };
+        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        for (sequence, (owner, membership)) in [(1, 10), (1, 11), (2, 20), (3, 30)].into_iter().enumerate() {
+            channel.push(key(owner), joined(owner, membership, sequence as u64 + 1));
+        }
+        channel.forget(key(10));
+        assert_eq!((channel.waiting(), channel.untaken(key(1))), (3, 1), "a membership that is left");
+        channel.forget(key(2));
+        assert_eq!((channel.waiting(), channel.untaken(key(2))), (2, 0), "the identifier of one");
+        let moved = channel.take_events(key(3), 0);
+        assert_eq!(moved.iter().map(|event| (event.owner, event.id)).collect::<Vec<_>>(), [(3, 30)]);
+        assert_eq!(channel.take_events(key(11), 0), [], "a membership does not move alone");
+        assert_eq!(channel.take_requests(key(1), 0), [] as [u32; 0], "it is no request");
+        assert!(channel.places.is_empty());
+        channel.push(key(1), joined(1, 11, 5));
+        channel.write();
+        assert_eq!([take(&theirs), take(&theirs)], [Some(5), None]);
+    }
+
     #[test]
     fn another_session_has_identifiers_of_the_same_number() {
         let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
