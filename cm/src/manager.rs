@@ -195,12 +195,6 @@ impl ConnectionManager {
         self.connections.get(&id).map_or([Qpn::from_wire(0); 2], |it| [it.qpn, it.remote_qpn])
     }
 
-    /// Whether a peer may take this queue pair number for connected: it must not be given to
-    /// another queue pair.
-    pub fn holds(&self, qpn: Qpn) -> bool {
-        self.connections.values().any(|connection| connection.qpn == qpn)
-    }
-
     /// Timers that have expired by `now`.
     pub fn on_timeout(&mut self, now: Duration) {
         self.now = now;
