@@ -1,128 +1,20 @@
 //! Two hosts with identifiers, and the network between them.
 
-use std::{
-    collections::VecDeque,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    ops::RangeInclusive,
-    time::Duration,
-};
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use roced_cm::{
     CmConfig, PeerAddress,
-    identifiers::{
-        CmErrno, DeviceAddress, EventKind, Host, IdEvent, IdKey, IdService, Identifiers, OwnerId, Parameters,
-    },
-    wire::{CaGuid, Mad, PortSpace},
+    identifiers::{CmErrno, EventKind, IdEvent, IdKey, IdService, Identifiers, OwnerId, Parameters},
+    wire::{Mad, PortSpace},
 };
-use roced_types::{DeviceId, Qpn, address_of, gid_of};
+use roced_types::{Qpn, gid_of};
+
+use crate::fake_host::FakeHost;
 
 pub(crate) const PORT: u16 = 7174;
 pub(crate) const OWNER: OwnerId = OwnerId(1);
 pub(crate) const CHANNEL: u32 = 1;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-
-/// The network of host `number`: 10.0.0.`number` on device 0, fe80::`number` on two VLANs of it;
-/// 10.1.0.`number` on no device.
-pub(crate) struct FakeHost {
-    pub(crate) number: u8,
-    pub(crate) is_neighbor_known: bool,
-    pub(crate) is_privileged: bool,
-    /// Requests that the program has not taken.
-    pub(crate) untaken: u32,
-    pub(crate) joined: Vec<IpAddr>,
-}
-
-impl FakeHost {
-    pub(crate) fn address(&self) -> IpAddr {
-        IpAddr::from([10, 0, 0, self.number])
-    }
-
-    /// Of each of its VLAN interfaces 5 and 6, whose VLANs have the same numbers.
-    pub(crate) fn link_local(&self) -> Ipv6Addr {
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.number.into())
-    }
-
-    pub(crate) fn device_address(&self) -> DeviceAddress {
-        DeviceAddress {
-            device: DeviceId(0),
-            adapter: CaGuid(self.number.into()),
-            gid_index: 1,
-            address: self.address(),
-            vlan: None,
-            mtu_bytes: 1024,
-        }
-    }
-}
-
-impl Host for FakeHost {
-    fn local(&mut self, address: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
-        if address == self.address() {
-            return Ok(self.device_address());
-        }
-        if address == IpAddr::V6(self.link_local()) && matches!(scope, 5 | 6) {
-            return Ok(DeviceAddress { gid_index: scope, address, vlan: Some(scope as u16), ..self.device_address() });
-        }
-        let is_local = address == IpAddr::from([10, 1, 0, self.number]);
-        Err(if is_local { CmErrno::NoDevice } else { CmErrno::AddressNotAvailable })
-    }
-
-    fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
-        self.local(address_of(peer.local), peer.vlan.map_or(0, u32::from))
-    }
-
-    fn scope_of(&mut self, address: &DeviceAddress) -> u32 {
-        address.vlan.map_or(0, u32::from)
-    }
-
-    fn route(&mut self, source: Option<IpAddr>, destination: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
-        match destination {
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => self.local(self.link_local().into(), scope),
-            IpAddr::V4(v4) if v4.octets()[..3] == [10, 0, 0] || v4.is_multicast() => {
-                self.local(source.unwrap_or_else(|| self.address()), 0)
-            }
-            IpAddr::V4(v4) if v4.octets()[..3] == [10, 1, 0] => Err(CmErrno::NoDevice),
-            _ => Err(CmErrno::NetUnreachable),
-        }
-    }
-
-    fn any_device(&mut self) -> Option<DeviceAddress> {
-        Some(self.device_address())
-    }
-
-    fn is_reachable(&mut self, _: PeerAddress) -> bool {
-        self.is_neighbor_known
-    }
-
-    fn join(&mut self, _: &DeviceAddress, group: IpAddr) -> Result<(), i32> {
-        self.joined.push(group);
-        Ok(())
-    }
-
-    fn leave(&mut self, _: &DeviceAddress, group: IpAddr) {
-        let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
-        self.joined.remove(at);
-    }
-
-    fn is_privileged(&self) -> bool {
-        self.is_privileged
-    }
-
-    fn untaken_requests(&mut self, _: u32, _: IdKey) -> u32 {
-        self.untaken
-    }
-
-    fn account(&self) -> u32 {
-        1
-    }
-
-    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
-        40_000..=40_063
-    }
-
-    fn is_ipv6_only(&self) -> bool {
-        false
-    }
-}
 
 pub(crate) struct World {
     pub(crate) now: Duration,
@@ -136,12 +28,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let host =
-            |number| FakeHost { number, is_neighbor_known: true, is_privileged: false, untaken: 0, joined: Vec::new() };
         let ids = |seed| Identifiers::new(&CmConfig { seed: [seed; 32], connections_max: 10_000 }, 1000);
         Self {
             now: SECOND,
-            hosts: [host(1), host(2)],
+            hosts: [1, 2].map(|number| FakeHost::new(number, 40_000..=40_063)),
             ids: [ids(1), ids(2)],
             events: Default::default(),
             drops: |_, _| false,

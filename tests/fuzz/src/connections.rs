@@ -9,22 +9,20 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    ops::RangeInclusive,
     time::Duration,
 };
 
 use roced_cm::{
     CmConfig, PeerAddress,
-    identifiers::{
-        CmErrno, DeviceAddress, EventKind, Host, IdEvent, IdKey, IdOption, IdService, Identifiers, OwnerId, Parameters,
-    },
-    wire::{CaGuid, MAD_BYTES, Mad, PortSpace},
+    identifiers::{CmErrno, EventKind, IdEvent, IdKey, IdOption, IdService, Identifiers, OwnerId, Parameters},
+    wire::{MAD_BYTES, Mad, PortSpace},
 };
 use roced_types::{DeviceId, Qpn, gid_of};
 
-use crate::{input::Input, seeds::Seed};
+use crate::{fake_host::FakeHost, input::Input, seeds::Seed};
 
 const OWNERS: [OwnerId; 2] = [OwnerId(1), OwnerId(2)];
+/// Address of host 1.
 const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const PEERS: [[u8; 4]; 2] = [[10, 0, 0, 2], [10, 0, 0, 3]];
 const PORTS: [u16; 4] = [0, 7, 7174, 7175];
@@ -33,76 +31,9 @@ const CONNECTIONS_MAX: usize = 16;
 /// Longer than any timeout of this end or of a peer that is believed.
 const LONG: Duration = Duration::from_secs(2000);
 
-/// One address on one device.
-#[derive(Default)]
-struct Network {
-    joined: Vec<IpAddr>,
-    is_neighbor_known: bool,
-    untaken: u32,
-}
-
-const DEVICE_ADDRESS: DeviceAddress =
-    DeviceAddress { device: DeviceId(0), adapter: CaGuid(1), gid_index: 1, address: OWN, vlan: None, mtu_bytes: 1024 };
-
-impl Host for Network {
-    fn local(&mut self, address: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
-        if address == OWN { Ok(DEVICE_ADDRESS) } else { Err(CmErrno::AddressNotAvailable) }
-    }
-
-    fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno> {
-        if peer.local == gid_of(OWN) { Ok(DEVICE_ADDRESS) } else { Err(CmErrno::NoDevice) }
-    }
-
-    fn scope_of(&mut self, _: &DeviceAddress) -> u32 {
-        0
-    }
-
-    fn route(&mut self, _: Option<IpAddr>, _: IpAddr, _: u32) -> Result<DeviceAddress, CmErrno> {
-        Ok(DEVICE_ADDRESS)
-    }
-
-    fn any_device(&mut self) -> Option<DeviceAddress> {
-        Some(DEVICE_ADDRESS)
-    }
-
-    fn is_reachable(&mut self, _: PeerAddress) -> bool {
-        self.is_neighbor_known
-    }
-
-    fn join(&mut self, _: &DeviceAddress, group: IpAddr) -> Result<(), i32> {
-        self.joined.push(group);
-        Ok(())
-    }
-
-    fn leave(&mut self, _: &DeviceAddress, group: IpAddr) {
-        let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
-        self.joined.swap_remove(at);
-    }
-
-    fn is_privileged(&self) -> bool {
-        false
-    }
-
-    fn untaken_requests(&mut self, _: u32, _: IdKey) -> u32 {
-        self.untaken
-    }
-
-    fn account(&self) -> u32 {
-        1
-    }
-
-    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
-        50_000..=50_003
-    }
-
-    fn is_ipv6_only(&self) -> bool {
-        false
-    }
-}
-
 struct Machine {
     ids: Identifiers,
-    network: Network,
+    network: FakeHost,
     now: Duration,
     /// Identifiers and memberships that are there.
     keys: Vec<IdKey>,
@@ -117,7 +48,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut machine = Machine {
         ids: Identifiers::new(&CmConfig { seed: [1; 32], connections_max: CONNECTIONS_MAX }, 1000),
-        network: Network { is_neighbor_known: true, ..Network::default() },
+        network: FakeHost::new(1, 50_000..=50_003),
         now: Duration::from_secs(1),
         keys: Vec::new(),
         ended: BTreeSet::new(),
@@ -261,7 +192,7 @@ impl Machine {
         match input.byte() % 4 {
             0 => self.network.is_neighbor_known ^= true,
             1 => self.ids.on_device_removal(DeviceId(0), self.now),
-            2 => self.network.untaken = self.network.untaken * 2 % 7 + 1,
+            2 => self.network.untaken = (self.network.untaken + 1) % 4,
             _ => {
                 let remote = gid_of(IpAddr::from(input.of(&PEERS)));
                 let peer = PeerAddress { device: DeviceId(0), vlan: None, local: gid_of(OWN), remote };

@@ -16,6 +16,8 @@ mod completer;
 mod connections;
 mod control;
 mod datagram;
+#[path = "../../../cm/tests/identifiers/fake_host.rs"]
+mod fake_host;
 mod frame;
 mod input;
 mod machine;
