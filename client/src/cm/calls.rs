@@ -203,7 +203,7 @@ impl CmChannel {
         let identifier = identifiers.of(old.handle, id)?;
         let request = MigrateCmRequest { taken: identifier.taken, id, channel: self.handle };
         self.session.daemon.call::<MigrateCm>(request)?;
-        identifier.channel = self.handle;
+        identifiers.migrate(id, self.handle)?;
         old.drop_stale(&identifiers);
         Ok(identifiers.events(id))
     }

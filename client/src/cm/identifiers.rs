@@ -1,7 +1,7 @@
 //! The table of identifiers: to which channel each belongs, and the state that replies and taken
 //! events brought.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 use roced_abi::control::{
@@ -66,6 +66,7 @@ pub(super) struct JoinedGroup {
 #[derive(Debug, Default)]
 pub(super) struct IdentifierTable {
     all: HashMap<u32, CmIdentifier>,
+    by_channel: HashMap<u32, HashSet<u32>>,
     memberships: HashMap<u32, JoinedGroup>,
     /// Sequence number of the last event that was taken: an event of an earlier identifier of the
     /// same number is older.
@@ -123,7 +124,24 @@ impl CmNegotiation {
 
 impl IdentifierTable {
     pub(super) fn insert(&mut self, id: u32, identifier: CmIdentifier) {
-        self.all.insert(id, CmIdentifier { taken: self.last_taken, ..identifier });
+        self.put(id, CmIdentifier { taken: self.last_taken, ..identifier });
+    }
+
+    fn put(&mut self, id: u32, identifier: CmIdentifier) {
+        self.take_out(id);
+        self.by_channel.entry(identifier.channel).or_default().insert(id);
+        self.all.insert(id, identifier);
+    }
+
+    fn take_out(&mut self, id: u32) -> Option<CmIdentifier> {
+        let removed = self.all.remove(&id)?;
+        if let Some(of_channel) = self.by_channel.get_mut(&removed.channel) {
+            of_channel.remove(&id);
+            if of_channel.is_empty() {
+                self.by_channel.remove(&removed.channel);
+            }
+        }
+        Some(removed)
     }
 
     /// The identifier `id` of a channel. `ENOENT` if there is none of that number, `EINVAL` if it
@@ -137,13 +155,19 @@ impl IdentifierTable {
     /// taken.
     pub(super) fn remove(&mut self, id: u32) -> u32 {
         self.memberships.retain(|_, membership| membership.owner != id);
-        self.all.remove(&id).map_or(0, |removed| removed.events)
+        self.take_out(id).map_or(0, |removed| removed.events)
+    }
+
+    /// The identifier belongs to another channel from now on. Errors as [`Self::of`].
+    pub(super) fn migrate(&mut self, id: u32, channel: u32) -> Result<()> {
+        let identifier = self.take_out(id).ok_or_else(|| refused(Errno::ENOENT))?;
+        self.put(id, CmIdentifier { channel, ..identifier });
+        Ok(())
     }
 
     /// Removes the identifiers of a channel.
     pub(super) fn remove_channel(&mut self, channel: u32) {
-        let of_it: Vec<_> = self.all.iter().filter(|(_, it)| it.channel == channel).map(|(id, _)| *id).collect();
-        for id in of_it {
+        for id in self.by_channel.remove(&channel).unwrap_or_default() {
             self.remove(id);
         }
     }
@@ -191,7 +215,7 @@ impl IdentifierTable {
         let service = owner.service;
         if event.kind == cm_event::CONNECT_REQUEST {
             let incoming = owner.incoming(event);
-            self.all.insert(event.id, incoming);
+            self.put(event.id, incoming);
         } else if is_of_membership(event) {
             if let Some(membership) = self.memberships.get_mut(&event.id) {
                 membership.events += 1;
@@ -233,4 +257,43 @@ fn is_of_membership(event: &CmChannelEvent) -> bool {
 /// A refusal by this library, of a call that the daemon would refuse.
 pub(super) fn refused(errno: Errno) -> Error {
     Error::Refused { call: "call", refusal: Refusal::Cm, detail: [errno as u64, 0] }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// As of synchronous identifiers, each with a channel of its own.
+    #[test]
+    fn identifiers_of_other_channels_are_not_looked_at() {
+        let mut table = IdentifierTable::default();
+        let start = Instant::now();
+        for number in 1..=60_000 {
+            table.insert(number, CmIdentifier::new(number, 1, 0, 0));
+        }
+        for number in 1..=60_000 {
+            table.remove_channel(number);
+            assert!(table.of(number, number).is_err());
+        }
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn a_channel_takes_along_what_it_has_at_its_end() {
+        let mut table = IdentifierTable::default();
+        for number in 1..=3 {
+            table.insert(number, CmIdentifier::new(1, 9, 0, 0));
+        }
+        table.remove(2);
+        table.migrate(3, 2).expect("it is there");
+        let request = CmChannelEvent { id: 4, owner: 1, kind: cm_event::CONNECT_REQUEST, ..CmChannelEvent::default() };
+        table.take(&request);
+        table.remove_channel(1);
+        let left: Vec<u32> = (1..=4).filter(|number| table.all.contains_key(number)).collect();
+        assert_eq!(left, [3], "moved to another channel");
+        table.remove_channel(2);
+        assert!(table.all.is_empty() && table.by_channel.is_empty());
+    }
 }
