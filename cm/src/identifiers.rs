@@ -41,6 +41,7 @@ use crate::{
     counters::CmCounters,
     manager::{CmConfig, CmTransmit, ConnectionManager},
     random::{Generator, NumberUse},
+    refused::RefusedConnection,
     wire::{CommId, PortSpace},
 };
 
@@ -224,6 +225,12 @@ impl Identifiers {
         }
     }
 
+    /// Sets other limits of connections, and of identifiers of a user: nothing that is there ends.
+    pub fn set_limits(&mut self, connections_max: usize, of_account_max: u32) {
+        self.manager.set_connections_max(connections_max);
+        self.of_account_max = of_account_max;
+    }
+
     /// Owner `owner` is of user `account`.
     pub fn add_owner(&mut self, owner: OwnerId, account: u32) {
         self.numbers.entry(owner).or_default().account = account;
@@ -269,6 +276,7 @@ impl Identifiers {
         }
     }
 
+    /// The user of an owner.
     fn account_of(&self, owner: OwnerId) -> u32 {
         self.numbers.get(&owner).map_or(0, |numbers| numbers.account)
     }
@@ -455,6 +463,11 @@ impl Identifiers {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<IdEvent> {
         self.events.pop_front()
+    }
+
+    /// The next refusal for the log: [`ConnectionManager::poll_refused`].
+    pub fn poll_refused(&mut self) -> Option<RefusedConnection> {
+        self.manager.poll_refused()
     }
 
     /// When [`Self::on_timeout`] is to be called.

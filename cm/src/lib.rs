@@ -19,6 +19,7 @@
 //! | `on_datagram` | for each datagram to queue pair 1 |
 //! | `on_timeout` | at `poll_timeout` at the latest |
 //! | `poll_transmit`, `poll_event` | after each of these, until both are exhausted |
+//! | `poll_refused` | likewise, for a log: connections that were refused, with the reason |
 //!
 //! Example: a request to disconnect as bytes, and back.
 //!
@@ -46,6 +47,7 @@ mod event;
 pub mod identifiers;
 mod manager;
 mod random;
+mod refused;
 pub mod time;
 pub mod wire;
 
@@ -53,3 +55,4 @@ pub use connection::{CmState, PeerAddress};
 pub use counters::{CmCounters, MessageCounts};
 pub use event::CmEvent;
 pub use manager::{Accept, CmConfig, CmError, CmTransmit, Connect, ConnectionManager, FindService, ServiceAnswer};
+pub use refused::{RefusalCause, RefusedConnection};

@@ -27,6 +27,7 @@ use crate::{
     counters::CmCounters,
     event::CmEvent,
     random::{Generator, NumberUse},
+    refused::{RefusalCause, RefusedConnection},
     time,
     wire::{
         AdditionalInfo, CaGuid, CmMessage, CommId, Mad, Rej, RejectedMessage, ServiceId, TransactionId, reject_reason,
@@ -75,6 +76,13 @@ const ORPHANS_MAX: usize = 1 << 14;
 /// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
 
+/// How long a DREQ counts as under way: 32,000 a second are told to a peer with a program that does
+/// not answer them. A guess: more than a control thread serves.
+const DREQ_COUNTED: Duration = Duration::from_millis(2);
+
+/// Refusals that wait for the log, at most.
+const REFUSED_MAX: usize = 64;
+
 /// Requests to a peer.
 #[derive(Clone, Debug, Default)]
 struct PeerRequests {
@@ -117,6 +125,7 @@ pub struct ConnectionManager {
     timers: BTreeSet<(Duration, CommId)>,
     outbox: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
+    refused: VecDeque<RefusedConnection>,
     counters: CmCounters,
 }
 
@@ -140,8 +149,14 @@ impl ConnectionManager {
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
+            refused: VecDeque::new(),
             counters: CmCounters::default(),
         }
+    }
+
+    /// Sets another limit of connections: those that are there stay.
+    pub fn set_connections_max(&mut self, connections_max: usize) {
+        self.connections_max = connections_max;
     }
 
     /// Names the adapter of a device: its node GUID.
@@ -159,6 +174,11 @@ impl ConnectionManager {
         self.events.pop_front()
     }
 
+    /// The next refusal for the log. Those beyond 64 that were not taken are not kept.
+    pub fn poll_refused(&mut self) -> Option<RefusedConnection> {
+        self.refused.pop_front()
+    }
+
     /// When [`Self::on_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timers.first().map(|(at, _)| *at)
@@ -172,6 +192,11 @@ impl ConnectionManager {
     /// Connections, those in TIMEWAIT included.
     pub fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    /// A DREQ of a connection is not answered.
+    pub fn is_disconnecting(&self) -> bool {
+        self.connections.values().any(|connection| connection.state == CmState::DreqSent)
     }
 
     /// Answers about datagram services that are kept for repetitions of the question; they count as
@@ -217,8 +242,10 @@ impl ConnectionManager {
             return self.give_up(id, now);
         };
         let of = (connection.peer, connection.account);
-        // Repetitions of a SIDR_REQ come late; others do not wait for that.
-        if connection.state == CmState::SidrReqSent && core::mem::take(&mut repeated.is_counted) {
+        // Repetitions of a SIDR_REQ come late, and a DREQ waits for the peer's program: others do not
+        // wait for that.
+        let is_slow = matches!(connection.state, CmState::SidrReqSent | CmState::DreqSent);
+        if is_slow && core::mem::take(&mut repeated.is_counted) {
             let next = (now + interval(connection.state, 1, random)).min(repeated.until);
             self.set_deadline(id, Some(next));
             return self.no_longer_asks(id, of, now);
@@ -243,6 +270,10 @@ impl ConnectionManager {
 
     /// The peer has not answered.
     fn give_up(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived | CmState::SidrReqSent) {
+            self.note_refused_connection(id, Some(connection.account), RefusalCause::NoAnswer);
+        }
         let Some(connection) = self.connections.get(&id) else { return };
         match connection.state {
             CmState::DreqSent => {
@@ -330,6 +361,20 @@ impl ConnectionManager {
         }
     }
 
+    /// Notes a refusal for the log.
+    fn note_refused(&mut self, refused: RefusedConnection) {
+        if self.refused.len() < REFUSED_MAX {
+            self.refused.push_back(refused);
+        }
+    }
+
+    /// The same about a connection, of the program of user `account`.
+    fn note_refused_connection(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
+        if let Some(&CmConnection { peer, service_id, .. }) = self.connections.get(&id) {
+            self.note_refused(RefusedConnection { peer, service_id, account, cause });
+        }
+    }
+
     /// Sends a message once.
     fn send(&mut self, to: PeerAddress, transaction: TransactionId, message: CmMessage) {
         self.counters.of_mut(message.attribute()).sent += 1;
@@ -345,7 +390,11 @@ impl ConnectionManager {
         let to = connection.peer;
         self.counters.of_mut(message.attribute()).sent += 1;
         self.outbox.push_back(CmTransmit { to, mad });
-        let first = time::repetition(1, random).min(total);
+        let first = match message {
+            CmMessage::Dreq(_) => DREQ_COUNTED,
+            _ => time::repetition(1, random),
+        };
+        let first = first.min(total);
         self.set_deadline(id, Some(now + first));
     }
 
@@ -430,7 +479,9 @@ impl ConnectionManager {
         connection.state = CmState::TimeWait;
         connection.repeated = None;
         let until = now + time::of_exponent(connection.ack_timeout);
+        let of = (connection.peer, connection.account);
         self.set_deadline(id, Some(until));
+        self.no_longer_asks(id, of, now);
     }
 
     fn leave_time_wait(&mut self, id: CommId) {

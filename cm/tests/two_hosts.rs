@@ -258,7 +258,7 @@ impl World {
                 let _ = manager.accept(id, &how, now);
             }
             Plan::Reject => {
-                let _ = manager.reject(id, reject_reason::CONSUMER_DEFINED, [0; 148], now);
+                let _ = manager.reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], now);
                 self.plan(host, id, Plan::Destroy, Duration::from_secs(1));
             }
             Plan::Disconnect => {
@@ -444,6 +444,30 @@ fn many_connections_at_once_are_asked_for_in_turn() {
     world.end();
 }
 
+/// A program with thousands of connections ends, or its daemon: peers are told at once all the same.
+#[test]
+fn many_connections_that_end_at_once_are_told_in_turn() {
+    let mut world = World::new(18, Faults::default());
+    world.managers[1].listen(SERVICE, 1000).expect("free");
+    for _ in 0..500 {
+        world.connect(SERVICE);
+    }
+    for _ in 0..90 {
+        world.run(world.now + Duration::from_millis(10));
+        world.plans.retain(|(.., plan)| *plan != Plan::Disconnect);
+    }
+    assert_eq!((world.established, world.disconnected), ([500, 500], 0));
+    for id in world.known[0].keys().copied().collect::<Vec<_>>() {
+        world.carry_out(0, id, Plan::Destroy);
+    }
+    world.settle();
+    assert_eq!(world.network.len(), 64, "more would be lost in queues");
+    // Although their programs answer within half a second.
+    world.run(world.now + Duration::from_millis(50));
+    assert_eq!((world.disconnected, world.managers[0].counters().of(Attribute::Dreq).sent), (500, 500));
+    world.end();
+}
+
 #[test]
 fn the_requests_of_a_user_do_not_keep_those_of_another_waiting() {
     let mut manager = manager(0, 17, 1000);
@@ -620,7 +644,7 @@ fn a_lost_refusal_is_given_again() {
     world.run(Duration::from_millis(25));
     world.plans.clear();
     let id = *world.known[1].keys().next().expect("it was asked");
-    world.managers[1].reject(id, reject_reason::CONSUMER_DEFINED, [3; 148], world.now).expect("it waits for that");
+    world.managers[1].reject(id, 0, reject_reason::CONSUMER_DEFINED, [3; 148], world.now).expect("it waits for that");
     assert!(world.managers[1].poll_transmit().is_some() && world.refused == 0, "lost");
     world.run(Duration::from_secs(1));
     assert_eq!(world.refused, 1);

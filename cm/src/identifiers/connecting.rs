@@ -220,7 +220,8 @@ impl Identifiers {
             self.manager.answer_service(connection, &answer, now)?;
             self.answered(key, connection);
         } else {
-            self.manager.reject(connection, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
+            let account = self.account_of(key.owner);
+            self.manager.reject(connection, account, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
             self.forget_ended(connection);
         }
         Ok(())

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     connection::PeerAddress,
     manager::ServiceAnswer,
+    refused::RefusalCause,
     wire::{
         CmaAddress, CmaHeader, CommId, PortSpace, Req, ServiceId, SidrReq, TransportService, reject_reason, sidr_status,
     },
@@ -66,22 +67,22 @@ impl Identifiers {
         let (header, data) = req.private_data.split_first_chunk().expect("it is longer than the header");
         let mut request = match self.check(req.service_id, header, peer, host) {
             Ok(request) => request,
-            Err(reason) => return self.manager.refuse(connection, reason),
+            Err(reason) => return self.manager.refuse(connection, reason, None),
         };
+        let account = self.account_of(request.listener.owner);
+        let refuse = |ids: &mut Self, reason| ids.manager.refuse(connection, reason, Some(account));
         request.service = match req.service {
             TransportService::Rc => IdService::Reliable,
             TransportService::Uc => IdService::Unreliable,
-            _ => return self.manager.refuse(connection, reject_reason::INVALID_TRANSPORT_SERVICE),
+            _ => return refuse(self, reject_reason::INVALID_TRANSPORT_SERVICE),
         };
         let mtu_bytes = mtu_of_code(req.path_mtu).filter(|bytes| *bytes <= request.device.mtu_bytes);
-        let Some(mtu_bytes) = mtu_bytes else {
-            return self.manager.refuse(connection, reject_reason::INVALID_PATH_MTU);
-        };
+        let Some(mtu_bytes) = mtu_bytes else { return refuse(self, reject_reason::INVALID_PATH_MTU) };
         if self.ids[&request.listener].service != request.service {
-            return self.manager.refuse(connection, reject_reason::CONSUMER_DEFINED);
+            return refuse(self, reject_reason::CONSUMER_DEFINED);
         }
         if (req.primary.remote_gid, req.primary.local_gid) != (peer.local, peer.remote) {
-            return self.manager.refuse(connection, reject_reason::INVALID_GID);
+            return refuse(self, reject_reason::INVALID_GID);
         }
         self.manager.set_adapter(request.device.device, request.device.adapter);
         let Some(key) = self.insert_request(connection, &request, host) else { return };
@@ -183,11 +184,18 @@ impl Identifiers {
     /// number: the peer repeats it.
     fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
-        let has_room = self.has_room(request.listener, host);
-        let key = has_room.then(|| self.free_key(request.listener.owner).ok()).flatten();
-        let Some(key) = key else {
-            self.manager.ignore(connection);
-            return None;
+        let key = if self.has_room(request.listener, host) {
+            self.free_key(request.listener.owner).map_err(|_| RefusalCause::IdentifiersFull)
+        } else {
+            Err(RefusalCause::BacklogFull)
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(cause) => {
+                let account = self.account_of(request.listener.owner);
+                self.manager.ignore(connection, account, cause);
+                return None;
+            }
         };
         self.ids.get_mut(&request.listener)?.waiting += 1;
         let mut id = Identifier::new(0, channel, request.space, request.service);

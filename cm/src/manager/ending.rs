@@ -72,7 +72,8 @@ impl ConnectionManager {
         let dreq =
             Dreq { local: id, remote: connection.remote, remote_qpn: connection.remote_qpn, private_data: [0; 220] };
         let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
-        self.send_repeated(id, CmMessage::Dreq(dreq), now, total);
+        // The connections of a program that ends, thousands at a time, are more than queues hold.
+        self.ask(id, CmMessage::Dreq(dreq), now, total);
     }
 
     pub(super) fn send_drep(&mut self, id: CommId, now: Duration) {

@@ -8,8 +8,9 @@ use super::{CmError, CmListener, ConnectionManager};
 use crate::{
     connection::CmState,
     event::CmEvent,
+    refused::RefusalCause,
     time,
-    wire::{AdditionalInfo, CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId},
+    wire::{AdditionalInfo, CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId, reject_reason},
 };
 
 /// How a connection is accepted.
@@ -54,16 +55,23 @@ impl ConnectionManager {
     }
 
     /// Refuses a request on which nothing is to be kept: one that comes again is refused again.
-    pub fn refuse(&mut self, id: CommId, reason: u16) {
+    /// `account` has the listener.
+    pub fn refuse(&mut self, id: CommId, reason: u16, account: Option<u32>) {
         let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
         let (to, transaction) = (connection.peer, connection.transaction);
         let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
         self.send(to, transaction, CmMessage::Rej(rej));
+        let cause = match reason {
+            reject_reason::INVALID_SERVICE_ID => RefusalCause::NoListener,
+            _ => RefusalCause::Unfit(reason),
+        };
+        self.note_refused_connection(id, account, cause);
         self.forget(id);
     }
 
-    /// Forgets a request as if it had not come: the peer repeats it.
-    pub fn ignore(&mut self, id: CommId) {
+    /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener.
+    pub fn ignore(&mut self, id: CommId, account: u32, cause: RefusalCause) {
+        self.note_refused_connection(id, Some(account), cause);
         if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
             self.forget(id);
         }
@@ -106,12 +114,19 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses a connection before it is established, on either side. It is forgotten, and no event
-    /// of it comes any more, except the end of TIMEWAIT.
+    /// Refuses a connection before it is established, on either side, for a program of user
+    /// `account`. It is forgotten, and no event of it comes any more, except the end of TIMEWAIT.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].
-    pub fn reject(&mut self, id: CommId, reason: u16, private_data: [u8; 148], now: Duration) -> Result<(), CmError> {
+    pub fn reject(
+        &mut self,
+        id: CommId,
+        account: u32,
+        reason: u16,
+        private_data: [u8; 148],
+        now: Duration,
+    ) -> Result<(), CmError> {
         let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
         let message = match connection.state {
             CmState::ReqReceived => RejectedMessage::Req,
@@ -135,6 +150,7 @@ impl ConnectionManager {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.answer = Some(crate::wire::Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
         }
+        self.note_refused_connection(id, Some(account), RefusalCause::ByProgram(reason));
         self.enter_time_wait(id, now);
         Ok(())
     }

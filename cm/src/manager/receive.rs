@@ -6,6 +6,7 @@ use super::{CmTransmit, ConnectionManager};
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
     event::CmEvent,
+    refused::{RefusalCause, RefusedConnection},
     time,
     wire::{
         CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
@@ -48,22 +49,29 @@ impl ConnectionManager {
             return self.on_req_again(known, req);
         }
         let refuse = |reason| Rej::of_stranger(req.local, RejectedMessage::Req, reason);
+        let note = |manager: &mut Self, cause| {
+            manager.note_refused(RefusedConnection { peer: from, service_id: req.service_id, account: None, cause });
+        };
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
             self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
+            note(self, RefusalCause::Stale);
             return self.end_stale(old, now);
         }
         let Some(listener) = self.listeners.get(&req.service_id) else {
+            note(self, RefusalCause::NoListener);
             return self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
         };
         // In silence: the peer repeats its REQ.
         if req.local == CommId(0) || listener.waiting >= listener.backlog {
+            note(self, RefusalCause::BacklogFull);
             self.counters.no_room += 1;
             return;
         }
         let starting_psn = self.random.next() & 0x00ff_ffff;
         let Ok(id) = self.insert(CmConnection::of_req(req, from, transaction, starting_psn)) else {
             self.counters.no_room += 1;
+            note(self, RefusalCause::ConnectionsFull);
             return;
         };
         self.enter_backlog(id, req.service_id);
@@ -221,8 +229,10 @@ impl ConnectionManager {
             self.counters.unknown += 1;
             return;
         }
-        match connection.state {
+        let (state, account) = (connection.state, connection.account);
+        match state {
             CmState::ReqSent | CmState::MraReqReceived => {
+                self.note_refused_connection(id, Some(account), RefusalCause::ByPeer(rej.reason));
                 self.tell(id, CmEvent::Rejected { id, rej: *rej });
                 self.forget(id);
             }

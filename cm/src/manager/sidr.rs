@@ -9,6 +9,7 @@ use super::{CmError, CmTransmit, ConnectionManager};
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
     event::CmEvent,
+    refused::{RefusalCause, RefusedConnection},
     time,
     wire::{
         AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, Mad, ServiceId, SidrRep, SidrReq, TransactionId,
@@ -60,7 +61,8 @@ impl ConnectionManager {
     /// # Errors
     /// [`CmError::Full`].
     pub fn find_service(&mut self, wanted: &FindService, now: Duration) -> Result<CommId, CmError> {
-        let question = CmConnection { account: wanted.account, ..CmConnection::of_question(wanted.peer) };
+        let (account, service_id) = (wanted.account, wanted.service_id);
+        let question = CmConnection { account, service_id, ..CmConnection::of_question(wanted.peer) };
         let id = self.insert(question)?;
         self.set_transaction(id);
         let req = SidrReq {
@@ -117,14 +119,19 @@ impl ConnectionManager {
             }
             return;
         }
+        let note = |manager: &mut Self, cause| {
+            manager.note_refused(RefusedConnection { peer: from, service_id: req.service_id, account: None, cause });
+        };
         let Some(listener) = self.listeners.get(&req.service_id) else {
             let refusal = ServiceAnswer::refusal(sidr_status::UNSUPPORTED_SERVICE_ID);
             let rep = sidr_rep(req.request, req.service_id, &refusal);
+            note(self, RefusalCause::NoListener);
             return self.send(from, transaction, CmMessage::SidrRep(rep));
         };
         // In silence: the peer repeats its question.
         if listener.waiting >= listener.backlog {
             self.counters.no_room += 1;
+            note(self, RefusalCause::BacklogFull);
             return;
         }
         let connection = CmConnection {
@@ -136,6 +143,7 @@ impl ConnectionManager {
         };
         let Ok(id) = self.insert(connection) else {
             self.counters.no_room += 1;
+            note(self, RefusalCause::ConnectionsFull);
             return;
         };
         self.enter_backlog(id, req.service_id);
@@ -150,6 +158,10 @@ impl ConnectionManager {
         if connection.state != CmState::SidrReqSent {
             self.counters.out_of_state += 1;
             return;
+        }
+        if rep.status != sidr_status::VALID {
+            let account = connection.account;
+            self.note_refused_connection(id, Some(account), RefusalCause::ServiceByPeer(rep.status));
         }
         self.tell(id, CmEvent::ServiceFound { id, rep: *rep });
         self.forget(id);
