@@ -461,9 +461,12 @@ impl Daemon {
     /// files of sockets.
     fn stop(self) {
         self.service.stopping();
-        let Self { mut net, mut workers, threads, mut clients, mut devices, admin, .. } = self;
+        let Self { mut net, mut workers, threads, mut clients, mut devices, admin, mads, .. } = self;
         let mut network_view = NetworkView { net: &mut net, devices: &mut devices };
-        clients.stop(&mut Environment { workers: &mut workers, network: &mut network_view });
+        let mut environment = Environment { workers: &mut workers, network: &mut network_view };
+        clients.stop(&mut environment);
+        management::disconnect(&mads, &mut clients, &mut environment);
+        clients.destroy_objects(&mut environment);
         drop(clients);
         stop_workers(&mut workers, threads);
         drop(devices);

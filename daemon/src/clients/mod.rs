@@ -346,16 +346,29 @@ impl Clients {
         self.len() == 0
     }
 
-    /// Ends every session, because the daemon stops. No connection is accepted afterward: drop it.
+    /// Ends every session, because the daemon stops. Peers of connections are told, and answer while
+    /// [`Self::is_disconnecting`]; objects are left for [`Self::destroy_objects`]. No connection is
+    /// accepted afterward.
     pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.end(number, &SessionEnd::Stopping);
         }
-        while !self.ending.is_empty() || self.registry.cm.is_ending() {
-            self.ending.end_some(&mut self.registry, environment);
+        while self.registry.cm.is_ending() {
             self.registry.cm.end_some(environment);
         }
+    }
+
+    /// Destroys the objects of all ended sessions. Drop it afterward.
+    pub fn destroy_objects(&mut self, environment: &mut Environment<'_>) {
+        while !self.ending.is_empty() {
+            self.ending.end_some(&mut self.registry, environment);
+        }
+    }
+
+    /// Peers have not answered yet that connections of ended sessions end.
+    pub fn is_disconnecting(&self) -> bool {
+        self.registry.cm.is_disconnecting()
     }
 
     fn serve(&mut self, number: u32, environment: &mut Environment<'_>) {

@@ -194,6 +194,11 @@ impl ConnectionService {
         self.flush(environment);
     }
 
+    /// Peers have not answered yet that connections end.
+    pub(crate) fn is_disconnecting(&self) -> bool {
+        self.ids.connections().is_disconnecting()
+    }
+
     /// A queue pair of a session of user `uid` was created.
     pub(crate) fn add_qp(&mut self, qpn: Qpn, uid: u32) {
         self.qps.insert(qpn, uid);

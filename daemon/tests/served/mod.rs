@@ -450,6 +450,7 @@ impl Control {
                         Err(mpsc::TryRecvError::Disconnected) => {
                             if !self.abandon.load(Ordering::Relaxed) {
                                 clients.stop(&mut environment);
+                                clients.destroy_objects(&mut environment);
                             }
                             drop(clients);
                             for worker in 0..threads.len() {
