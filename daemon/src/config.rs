@@ -102,6 +102,8 @@ pub struct LimitsConfig {
     pub client: ClientLimits,
     /// Limits of all clients of a device together.
     pub device: DeviceLimits,
+    /// Limits of the connection manager.
+    pub cm: CmLimits,
 }
 
 /// `[limits.client]`: limits of one client.
@@ -149,6 +151,20 @@ pub struct DeviceLimits {
     pub srqs: u32,
     /// Attachments to multicast groups.
     pub attachments: u32,
+}
+
+/// `[limits.cm]`: limits of the connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmLimits {
+    /// Connections of all programs, those in TIMEWAIT included.
+    pub connections: u32,
+    /// Identifiers of all programs of a user, requests of peers and memberships of groups included.
+    pub ids_of_user: u32,
+    /// Event channels of all programs of a user; `None` is an eighth of the files that the daemon
+    /// may have open.
+    pub channels_of_user: Option<u32>,
+    /// Memberships of multicast groups of all programs of a user.
+    pub groups_of_user: u32,
 }
 
 /// `[[worker]]`: a thread that moves packets.
@@ -369,7 +385,13 @@ impl Default for NetConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        Self { clients: 1024, clients_of_user: 768, client: ClientLimits::default(), device: DeviceLimits::default() }
+        Self {
+            clients: 1024,
+            clients_of_user: 768,
+            client: ClientLimits::default(),
+            device: DeviceLimits::default(),
+            cm: CmLimits::default(),
+        }
     }
 }
 
@@ -406,6 +428,13 @@ impl DeviceLimits {
 impl Default for DeviceLimits {
     fn default() -> Self {
         Self { qps: 16_384, mrs: 65_536, ahs: 16_384, srqs: 4096, attachments: 1024 }
+    }
+}
+
+impl Default for CmLimits {
+    fn default() -> Self {
+        // 64 MiB of connections; of a user 16,384 connections, and as many requests. Guesses.
+        Self { connections: 1 << 17, ids_of_user: 1 << 15, channels_of_user: None, groups_of_user: 256 }
     }
 }
 

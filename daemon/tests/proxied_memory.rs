@@ -129,7 +129,9 @@ fn a_config_may_forbid_it() {
     pd.allocate(4096, all()).expect("memory of the daemon");
     // Applied by a reload.
     let client = ClientLimits { proxied_memory: ProxiedChoice::On, ..ClientLimits::default() };
-    served.on_control_thread(move |clients, _| clients.set_client_limits(client.clone()));
+    served.on_control_thread(move |clients, _| {
+        clients.set_limits(&LimitsConfig { client: client.clone(), ..LimitsConfig::default() })
+    });
     memory.register(&pd, all()).expect("the config permits it");
 }
 

@@ -77,7 +77,7 @@ impl Registry {
     pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Result<Self, Errno> {
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {
-            cm: ConnectionService::new(cm_devices, random_bytes()?),
+            cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?),
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,

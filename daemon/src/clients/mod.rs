@@ -55,7 +55,7 @@ use crate::{
         connection::{ClientProcess, ReceivedCall, SentReply},
         listener::ClientListener,
     },
-    config::{ClientLimits, LimitsConfig},
+    config::LimitsConfig,
     environment::Environment,
     log_limiter::{LogLimiter, UserLogLimiter},
     net::{FollowId, NetworkChange, NextHop},
@@ -148,9 +148,11 @@ impl Clients {
         self
     }
 
-    /// Sets the limits of each client. A session with more than they allow keeps its objects.
-    pub fn set_client_limits(&mut self, limits: ClientLimits) {
-        self.registry.limits.client = limits;
+    /// Sets the limits that can change while the daemon runs: those of each client, and of the
+    /// connection manager. A session with more than they allow keeps its objects.
+    pub fn set_limits(&mut self, limits: &LimitsConfig) {
+        self.registry.limits.client = limits.client.clone();
+        self.registry.cm.set_limits(limits.cm);
     }
 
     /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;

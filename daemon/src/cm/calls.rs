@@ -13,9 +13,7 @@ use roced_abi::control::{
 use roced_cm::identifiers::{CmErrno, IdKey, Identifiers, Parameters};
 use roced_types::SessionId;
 
-use super::{
-    ConnectionService, GROUPS_OF_USER_MAX, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost, owner_of,
-};
+use super::{ConnectionService, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost, owner_of};
 use crate::environment::Environment;
 
 /// Reasons why a call was refused.
@@ -149,8 +147,12 @@ impl CmCalls<'_, '_> {
         if !is_own {
             return Err(CmErrno::Invalid.into());
         }
-        let key = self.service.ids.create(owner_of(self.session), request.channel, request.uid, space, kind)?;
-        Ok(Handle { handle: key.number })
+        let created = self.service.ids.create(owner_of(self.session), request.channel, request.uid, space, kind);
+        if created == Err(CmErrno::NoMemory) {
+            let uid = self.service.owners.get(&self.session).map_or(0, |owner| owner.uid);
+            self.service.refusals.note_limit(uid, "limits.cm.ids_of_user");
+        }
+        Ok(Handle { handle: created?.number })
     }
 
     fn destroy(&mut self, request: &DestroyCmIdRequest) -> Reply<DestroyCmId> {
@@ -305,12 +307,14 @@ impl CmCalls<'_, '_> {
 
 impl ConnectionService {
     /// Room for one multicast group more of the session's user.
-    fn check_groups(&self, session: SessionId) -> Result<(), CallRefused> {
+    fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
         let uid = self.owners.get(&session).map(|owner| owner.uid);
         let of_user = self.owners.iter().filter(|(_, owner)| Some(owner.uid) == uid);
         let groups: usize = of_user.map(|(session, _)| self.ids.memberships_of(owner_of(*session))).sum();
-        if groups >= GROUPS_OF_USER_MAX {
-            return Err(CallRefused::Limit(GROUPS_OF_USER_MAX as u32));
+        let most = self.limits.groups_of_user;
+        if groups >= most as usize {
+            self.refusals.note_limit(uid.unwrap_or_default(), "limits.cm.groups_of_user");
+            return Err(CallRefused::Limit(most));
         }
         Ok(())
     }

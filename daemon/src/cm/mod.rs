@@ -14,6 +14,7 @@ mod channel;
 mod counters;
 mod host;
 mod mad_routes;
+mod refusals;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -39,20 +40,17 @@ use self::{
     channel::{EventChannel, WriteState},
     host::CmHost,
     mad_routes::MadRoutes,
+    refusals::RefusalLog,
 };
 use crate::{
+    config::CmLimits,
     environment::Environment,
     net::{FollowId, NextHop},
     worker::management::ReceivedMad,
 };
 
-/// Connections of all programs, those in TIMEWAIT included: 64 MiB. A guess.
-const CONNECTIONS_MAX: usize = 1 << 17;
-
-/// Identifiers of all programs of a user: 16,384 connections, and as many requests.
-const IDS_OF_USER_MAX: u32 = 1 << 15;
-
-/// Event channels of a user: this part of the files that the daemon may have open.
+/// Event channels of a user, unless the config has the limit: this part of the files that the daemon
+/// may have open.
 const CHANNELS_OF_USER_PART: u64 = 8;
 
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
@@ -60,9 +58,6 @@ const OWN_EVENTS_MAX: usize = 64;
 
 /// Neighbors that are asked for in one go.
 const ASKED_AT_ONCE: usize = 64;
-
-/// Multicast groups that a user joins: each is a socket of the daemon.
-const GROUPS_OF_USER_MAX: usize = 256;
 
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
@@ -91,13 +86,14 @@ pub(crate) struct ConnectionService {
     ending: VecDeque<Departed>,
     /// Channels of each user.
     channels_of_user: BTreeMap<u32, u64>,
-    channels_of_user_max: u64,
+    limits: CmLimits,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
     qps: BTreeMap<Qpn, u32>,
     /// New channels, and those that wait for room or do not any more.
     changed: BTreeMap<u32, Interest>,
     /// Datagrams to an address or VLAN that the device does not have.
     wrong_address: u64,
+    refusals: RefusalLog,
     epoch: Instant,
 }
 
@@ -127,9 +123,11 @@ pub(crate) struct Interest {
 const ENDED_AT_ONCE: usize = 256;
 
 impl ConnectionService {
-    pub(crate) fn new(devices: Vec<CmDevice>, seed: [u8; 32]) -> Self {
+    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32]) -> Self {
+        let config = CmConfig { seed, connections_max: limits.connections as usize };
         Self {
-            ids: Identifiers::new(&CmConfig { seed, connections_max: CONNECTIONS_MAX }, IDS_OF_USER_MAX),
+            ids: Identifiers::new(&config, limits.ids_of_user),
+            limits,
             devices,
             routes: MadRoutes::default(),
             channels: BTreeMap::new(),
@@ -138,13 +136,18 @@ impl ConnectionService {
             owners: BTreeMap::new(),
             ending: VecDeque::new(),
             channels_of_user: BTreeMap::new(),
-            channels_of_user_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
-                / CHANNELS_OF_USER_PART,
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
             wrong_address: 0,
+            refusals: RefusalLog::default(),
             epoch: Instant::now(),
         }
+    }
+
+    /// Sets other limits. Programs with more than they allow keep all of it.
+    pub(crate) fn set_limits(&mut self, limits: CmLimits) {
+        self.limits = limits;
+        self.ids.set_limits(limits.connections as usize, limits.ids_of_user);
     }
 
     /// A session opens the connection manager.
@@ -281,6 +284,9 @@ impl ConnectionService {
                 self.routes.send(transmit.to, bytes, is_stranger, &self.devices, environment);
             }
         }
+        while let Some(refused) = self.ids.poll_refused() {
+            self.refusals.note(&refused, Instant::now());
+        }
         while let Some(event) = self.ids.poll_event() {
             let session = SessionId(event.owner.owner.0);
             let sequence = self.sequences.entry(session).or_insert(0);
@@ -332,7 +338,8 @@ impl ConnectionService {
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
         let of_user = self.channels_of_user.entry(uid).or_insert(0);
-        if *of_user >= self.channels_of_user_max {
+        if *of_user >= channels_of_user_max(&self.limits) {
+            self.refusals.note_limit(uid, "limits.cm.channels_of_user");
             return Err(CallRefused::Errno(Errno::EMFILE as i32));
         }
         *of_user += 1;
@@ -388,6 +395,12 @@ impl ConnectionService {
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
+}
+
+/// Event channels that a user may have.
+fn channels_of_user_max(limits: &CmLimits) -> u64 {
+    let of_files = || getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft) / CHANNELS_OF_USER_PART;
+    limits.channels_of_user.map_or_else(of_files, u64::from)
 }
 
 /// The message belongs to no connection of ours: any address can cause it.

@@ -2,7 +2,8 @@
 //! runs, and which need a restart.
 
 use super::{
-    AdminConfig, ClientLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig, NetConfig,
+    AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig,
+    NetConfig,
 };
 
 /// How a change of a key takes effect.
@@ -51,7 +52,7 @@ impl Config {
         });
         compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, });
         compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
-        let LimitsConfig { clients, clients_of_user, client, device } = &self.limits;
+        let LimitsConfig { clients, clients_of_user, client, device, cm } = &self.limits;
         for (name, differs) in [
             ("clients", *clients != new.limits.clients),
             ("clients_of_user", *clients_of_user != new.limits.clients_of_user),
@@ -82,6 +83,12 @@ impl Config {
             srqs => Restart,
             attachments => Restart,
         });
+        compare!(changes, "limits.cm", cm, &new.limits.cm, CmLimits {
+            connections => Apply,
+            ids_of_user => Apply,
+            channels_of_user => Apply,
+            groups_of_user => Apply,
+        });
         if self.workers != new.workers {
             changes.add("", "worker", Effect::Restart);
         }
@@ -100,6 +107,7 @@ impl Config {
         self.log.level = new.log.level;
         self.net = new.net.clone();
         self.limits.client = ClientLimits { cqs: self.limits.client.cqs, ..new.limits.client.clone() };
+        self.limits.cm = new.limits.cm;
         // As in `changes`: none of them is applied, so that a later reload finds the differences.
         if device_names(self) != device_names(new) {
             return;
@@ -196,12 +204,14 @@ mod tests {
     #[test]
     fn each_change_is_applied_or_named() {
         let after = "[log]\nlevel = \"debug\"\n[control]\nmode = 0o600\n[limits]\nclients = 7\n\
-                     [limits.client]\nqps = 3\n[limits.device]\nmrs = 100\n[[worker]]\nidle = \"spin\"\n\
+                     [limits.client]\nqps = 3\n[limits.device]\nmrs = 100\n[limits.cm]\nids_of_user = 9\n[[worker]]\nidle = \"spin\"\n\
                      [[device]]\nname = \"roce0\"\ninterface = \"eth0\"\npkeys = [0x8001]\n\
                      [[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nxdp_mode = \"generic\"\nnapi = \"threaded\"\n";
         let (mut before, after) = (parsed(BEFORE), parsed(after));
         let changes = before.changes(&after);
-        assert_eq!(changes.applied, ["log.level", "limits.client.qps", "device[1].xdp_mode", "device[1].napi"]);
+        let applied =
+            ["log.level", "limits.client.qps", "limits.cm.ids_of_user", "device[1].xdp_mode", "device[1].napi"];
+        assert_eq!(changes.applied, applied);
         let restart = ["control.mode", "limits.clients", "limits.device.mrs", "worker", "device[0].pkeys"];
         assert_eq!(changes.restart, restart);
         assert_eq!(changes.attach, [1], "once, and no other device");

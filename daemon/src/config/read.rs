@@ -12,8 +12,8 @@ use roced_transport::partition::{Partitions, Pkey};
 use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
-    AdminConfig, ClientLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig, NetConfig,
-    QueueOwner, Queues, WorkerConfig,
+    AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig,
+    NetConfig, QueueOwner, Queues, WorkerConfig,
     reader::{ConfigSection, TextRule},
 };
 
@@ -94,6 +94,7 @@ fn limits(section: &ConfigSection<'_, '_>) -> LimitsConfig {
         clients_of_user: section.number("clients_of_user", "clients", default.clients_of_user, 1..=65_536),
         client: section.section("client", |section| client_limits(section, &default.client)),
         device: section.section("device", |section| device_limits(section, &default.device)),
+        cm: section.section("cm", |section| cm_limits(section, default.cm)),
     }
 }
 
@@ -120,6 +121,20 @@ fn device_limits(section: &ConfigSection<'_, '_>, default: &DeviceLimits) -> Dev
         attachments: section.number("attachments", "attachments", default.attachments, 1..=roced_steering::GROUPS_MAX),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
+    }
+}
+
+fn cm_limits(section: &ConfigSection<'_, '_>, default: CmLimits) -> CmLimits {
+    CmLimits {
+        connections: section.number("connections", "connections", default.connections, 1..=1_048_576),
+        ids_of_user: section.number("ids_of_user", "identifiers", default.ids_of_user, 1..=1_048_576),
+        channels_of_user: section.optional_number(
+            "channels_of_user",
+            "channels",
+            "an eighth of the daemon's limit of open files",
+            1..=1_048_576,
+        ),
+        groups_of_user: section.number("groups_of_user", "groups", default.groups_of_user, 1..=65_536),
     }
 }
 

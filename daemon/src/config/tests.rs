@@ -158,6 +158,25 @@ fn numbers_are_taken_up_to_their_last_allowed_value() {
 }
 
 #[test]
+fn limits_of_the_connection_manager_have_bounds() {
+    let text = "[limits.cm]\nconnections = 1048576\nids_of_user = 1\nchannels_of_user = 2\ngroups_of_user = 3\n";
+    let wanted = CmLimits { connections: 1 << 20, ids_of_user: 1, channels_of_user: Some(2), groups_of_user: 3 };
+    assert_eq!(parsed(&format!("{text}{}", device(""))).limits.cm, wanted);
+    for (key, wrong, allowed) in [
+        ("connections", "0", "1 to 1048576 connections"),
+        ("connections", "1048577", "1 to 1048576 connections"),
+        ("ids_of_user", "-1", "1 to 1048576 identifiers"),
+        ("channels_of_user", "0", "1 to 1048576 channels"),
+        ("groups_of_user", "65537", "1 to 65536 groups"),
+    ] {
+        let (line, found, message) = problem(&format!("[limits.cm]\n{key} = {wrong}"));
+        assert_eq!((line, found), (2, format!("limits.cm.{key}")));
+        assert!(message.contains(wrong) && message.contains(allowed), "{message}");
+    }
+    assert_eq!(problem("[limits.cm]\nids = 1").1, "limits.cm.ids");
+}
+
+#[test]
 fn partition_keys_are_numbers_of_partitions_each_once() {
     let keys = |text: &str| parsed(&device(&format!("pkeys = {text}"))).devices[0].pkeys.clone();
     assert_eq!(keys("[0xffff, 0x8001, 2]"), [Pkey(0xffff), Pkey(0x8001), Pkey(2)]);

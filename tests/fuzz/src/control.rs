@@ -221,6 +221,7 @@ impl Daemon {
                 ..ClientLimits::default()
             },
             device: DeviceLimits { qps: 6, mrs: 6, ahs: 4, srqs: SRQS, attachments: 4 },
+            ..LimitsConfig::default()
         };
         let crew = Crew::hire(2, limits.device.mrs);
         // Not the one that the workers write: no worker sleeps here.

@@ -1,0 +1,48 @@
+//! Log of refused connections. Programs and strangers cause the lines, so each user has a bounded
+//! rate, and all strangers together one.
+
+use std::time::Instant;
+
+use roced_cm::{RefusedConnection, wire::PortSpace};
+use roced_types::address_of;
+use tracing::{info, warn};
+
+use crate::log_limiter::{LogLimiter, UserLogLimiter};
+
+/// Rates of the lines.
+#[derive(Debug, Default)]
+pub(super) struct RefusalLog {
+    of_users: UserLogLimiter,
+    of_strangers: LogLimiter,
+}
+
+impl RefusalLog {
+    /// Writes a line, unless there were many of that user.
+    pub(super) fn note(&mut self, refused: &RefusedConnection, now: Instant) {
+        let RefusedConnection { peer, service_id, account, cause } = refused;
+        let admitted = match account {
+            Some(uid) => self.of_users.admit(*uid, now),
+            None => self.of_strangers.admit(now),
+        };
+        let Some(held_back) = admitted else { return };
+        let (local, peer) = (address_of(peer.local), address_of(peer.remote));
+        let (space, port) = match service_id.port() {
+            Some((PortSpace::Tcp, port)) => ("tcp", port.to_string()),
+            Some((PortSpace::Udp, port)) => ("udp", port.to_string()),
+            Some((PortSpace::Ipoib, port)) => ("ipoib", port.to_string()),
+            None => ("other", format!("{:#x}", service_id.0)),
+        };
+        if cause.is_limit() {
+            warn!(%peer, %local, space, port, uid = account, %cause, held_back, "connection refused");
+        } else {
+            info!(%peer, %local, space, port, uid = account, %cause, held_back, "connection refused");
+        }
+    }
+
+    /// Writes a line about a program that has reached a limit of its user, unless there were many.
+    pub(super) fn note_limit(&mut self, uid: u32, limit: &str) {
+        if let Some(held_back) = self.of_users.admit(uid, Instant::now()) {
+            warn!(uid, limit, held_back, "programs of a user have reached a limit of the connection manager");
+        }
+    }
+}
