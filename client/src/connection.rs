@@ -20,8 +20,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use roced_abi::control::{CmAddress, CmChannelEvent, CmParameters, CmRoute, DeviceName, Index, ListDevice};
-use roced_types::{QpAttributes, attribute, state};
+use roced_abi::control::{CmAddress, CmChannelEvent, DeviceName, Index, ListDevice};
 
 use crate::{
     access::Access,
@@ -32,9 +31,6 @@ use crate::{
 
 /// The client's own number of an identifier: each has a channel of its own, so one will do.
 const UID: u64 = 1;
-
-/// Code of the time that a peer is asked to wait while no receive is posted: 0.64 ms.
-const MIN_RNR_TIMER: u32 = 12;
 
 /// Time that a peer without a neighbor entry has to answer.
 const RESOLVE_TIMEOUT_MS: u32 = 5_000;
@@ -116,7 +112,7 @@ impl Route {
     /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer; the
     /// daemon is gone.
     pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
-        let identifier = OwnIdentifier::new(&CmSession::open()?)?;
+        let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
         let OwnIdentifier { channel, id } = &identifier;
         channel.resolve_address(*id, CmAddress::default(), cm_address(peer), RESOLVE_TIMEOUT_MS)?;
         identifier.expect(cm_event::ADDRESS_RESOLVED, timeout)?;
@@ -142,9 +138,9 @@ impl Route {
     /// the daemon is gone.
     pub fn connect(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier } = self;
-        identifier.channel.connect(identifier.id, parameters(qp, options), options.private_data)?;
+        identifier.channel.connect(identifier.id, options.parameters(qp), options.private_data)?;
         let event = identifier.expect(cm_event::CONNECT_RESPONSE, options.timeout)?;
-        identifier.connect_qp(qp, options)?;
+        identifier.record()?.connect_qp(qp, options)?;
         identifier.channel.confirm(identifier.id)?;
         Ok(Connection { identifier, private_data: private_data(&event) })
     }
@@ -157,7 +153,7 @@ impl Listener {
     /// The address is not of this host, or on no device; the port is taken, or privileged; the
     /// daemon is gone.
     pub fn bind(address: SocketAddr) -> Result<Self> {
-        let identifier = OwnIdentifier::new(&CmSession::open()?)?;
+        let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
         identifier.channel.bind(identifier.id, cm_address(address))?;
         identifier.channel.listen(identifier.id, BACKLOG)?;
         Ok(Self { identifier })
@@ -220,8 +216,8 @@ impl ConnectionRequest {
     /// As [`Route::connect`].
     pub fn accept(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier, private_data } = self;
-        identifier.connect_qp(qp, options)?;
-        identifier.channel.accept(identifier.id, UID, parameters(qp, options), options.private_data)?;
+        identifier.record()?.connect_qp(qp, options)?;
+        identifier.channel.accept(identifier.id, UID, options.parameters(qp), options.private_data)?;
         identifier.expect(cm_event::ESTABLISHED, options.timeout)?;
         Ok(Connection { identifier, private_data })
     }
@@ -236,6 +232,14 @@ impl ConnectionRequest {
 }
 
 impl Connection {
+    /// This end.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn local(&self) -> Result<SocketAddr> {
+        socket_address(&self.identifier.record()?.route.source)
+    }
+
     /// The peer.
     ///
     /// # Errors
@@ -314,73 +318,6 @@ impl OwnIdentifier {
         } else {
             Err(Error::NotConnected { event: event.kind, status: event.status })
         }
-    }
-
-    /// Moves a queue pair to RTS, by the numbers of the connection.
-    fn connect_qp(&self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<()> {
-        let record = self.record()?;
-        let Some(connection) = record.connection else { return Err(Error::DaemonGone) };
-        let CmRoute { path, .. } = record.route;
-        if qp.query()?.state == state::RESET {
-            qp.to_init(options.access)?;
-        }
-        let depths = if connection.is_passive {
-            (options.responder_resources, options.initiator_depth)
-        } else {
-            (connection.parameters.responder_resources, connection.parameters.initiator_depth)
-        };
-        let to_rtr = attribute::STATE
-            | attribute::AV
-            | attribute::PATH_MTU
-            | attribute::DEST_QPN
-            | attribute::RQ_PSN
-            | attribute::MAX_DEST_RD_ATOMIC
-            | attribute::MIN_RNR_TIMER;
-        let attributes = QpAttributes {
-            state: state::RTR,
-            path_mtu_bytes: path.mtu_bytes,
-            dest_qpn: connection.parameters.qpn,
-            rq_psn: connection.starting_psn,
-            max_dest_rd_atomic: depths.0.into(),
-            min_rnr_timer: MIN_RNR_TIMER,
-            sgid_index: path.gid_index,
-            dgid: path.remote_gid,
-            hop_limit: path.hop_limit.into(),
-            traffic_class: path.traffic_class.into(),
-            flow_label: path.flow_label,
-            service_level: path.service_level.into(),
-            ..QpAttributes::default()
-        };
-        qp.modify(to_rtr, &attributes)?;
-        let to_rts = attribute::STATE
-            | attribute::SQ_PSN
-            | attribute::TIMEOUT
-            | attribute::RETRY_CNT
-            | attribute::RNR_RETRY
-            | attribute::MAX_QP_RD_ATOMIC;
-        let retry_count = if connection.is_passive { connection.parameters.retry_count } else { options.retry_count };
-        let attributes = QpAttributes {
-            state: state::RTS,
-            sq_psn: connection.remote_starting_psn,
-            max_rd_atomic: depths.1.into(),
-            timeout: connection.ack_timeout.min(31),
-            retry_cnt: retry_count.min(7).into(),
-            rnr_retry: connection.parameters.rnr_retry_count.min(7).into(),
-            ..QpAttributes::default()
-        };
-        qp.modify(to_rts, &attributes)
-    }
-}
-
-fn parameters(qp: &QueuePair, options: &ConnectionOptions<'_>) -> CmParameters {
-    CmParameters {
-        qpn: qp.qpn(),
-        responder_resources: options.responder_resources,
-        initiator_depth: options.initiator_depth,
-        retry_count: options.retry_count,
-        rnr_retry_count: options.rnr_retry_count,
-        srq: qp.srq().is_some().into(),
-        ..CmParameters::default()
     }
 }
 

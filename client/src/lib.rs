@@ -31,8 +31,9 @@
 //!
 //! # A complete program
 //!
-//! Two queue pairs of one process; with the addresses exchanged over a socket, the same between two
-//! hosts (`examples/two_hosts.rs`). It needs a running daemon.
+//! A message from one host to another, connected by the connection manager. Programs that exchange
+//! the addresses of their queue pairs over a socket of their own do as `examples/two_hosts.rs`. It
+//! needs a running daemon on both hosts.
 //!
 #![doc = concat!("```no_run\n", include_str!("../examples/first.rs"), "```")]
 //!

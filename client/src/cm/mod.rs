@@ -24,6 +24,7 @@
 mod calls;
 mod channel;
 mod identifiers;
+mod queue_pair;
 mod session;
 #[cfg(test)]
 mod tests;

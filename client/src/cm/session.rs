@@ -2,8 +2,8 @@
 
 use std::{
     os::fd::OwnedFd,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use roced_abi::control::{CreateCmChannel, Nothing, OpenCm};
@@ -13,6 +13,10 @@ use crate::{
     error::{Error, Result},
     socket::{DaemonSession, default_path, lock},
 };
+
+/// The session of [`crate::Connection`] and its like, and its socket: each session is a client of
+/// the daemon, of which a user has a limited number.
+static SHARED: Mutex<Option<(PathBuf, Weak<CmSession>)>> = Mutex::new(None);
 
 /// A session with the daemon's connection manager. It ends with the last channel.
 #[derive(Debug)]
@@ -29,6 +33,24 @@ impl CmSession {
     /// Those of [`Device::list`](crate::Device::list); a daemon without a connection manager.
     pub fn open() -> Result<Arc<Self>> {
         Self::open_at(&default_path())
+    }
+
+    /// The session that this process shares, at the socket of [`Self::open`].
+    pub(crate) fn shared() -> Result<Arc<Self>> {
+        let path = default_path();
+        // Never waited for: in a forked child it may be held by a thread that does not exist there.
+        let known = SHARED.try_lock().ok().and_then(|shared| {
+            let (of, session) = shared.as_ref()?;
+            session.upgrade().filter(|session| *of == path && session.daemon.is_of_this_process() && session.is_alive())
+        });
+        if let Some(session) = known {
+            return Ok(session);
+        }
+        let session = Self::open_at(&path)?;
+        if let Ok(mut shared) = SHARED.try_lock() {
+            *shared = Some((path, Arc::downgrade(&session)));
+        }
+        Ok(session)
     }
 
     /// Opens a session with the daemon that listens at `socket`.
