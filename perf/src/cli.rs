@@ -54,8 +54,12 @@ pub(crate) struct Serve {
     pub(crate) bind: Option<String>,
 
     /// RDMA device [default: the first one that roced has].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "cm")]
     pub(crate) device: Option<String>,
+
+    /// Be found by the connection manager (rdma_cm) instead of TCP: the port is one of its own.
+    #[arg(long)]
+    pub(crate) cm: bool,
 }
 
 /// `roce-perf ping`.
@@ -130,6 +134,13 @@ pub(crate) struct Common {
     /// Print the report as JSON; nothing else goes to stdout.
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Connect by the connection manager (rdma_cm) instead of TCP, to `roce-perf serve --cm`. It
+    /// finds device, GID, path MTU and timeout.
+    #[arg(long, conflicts_with_all = [
+        "device", "gid_index", "mtu", "rocev1", "traffic_class", "hop_limit", "service_level", "flow_label", "timeout",
+    ])]
+    pub(crate) cm: bool,
 
     /// RDMA device [default: the first one that roced has].
     #[arg(long, value_name = "NAME")]
@@ -318,6 +329,8 @@ mod tests {
             assert!(message.contains(option) && message.contains(value), "{message}");
         }
         assert!(bw(&["--seconds", "1", "--bytes", "1"]).is_err(), "one or the other");
+        assert!(bw(&["--cm", "--retry", "3"]).expect("valid").common.cm);
+        assert!(bw(&["--cm", "--mtu", "1024"]).is_err(), "the connection manager finds it");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `roce-perf ping` and `roce-perf bw`: agree with the server, measure, report.
 
 use anyhow::{Context, bail, ensure};
+use roced_client::Connection;
 
 use crate::{
     bw,
@@ -96,14 +97,24 @@ fn measure(
     work: impl FnOnce(&mut Agreed<'_>) -> anyhow::Result<Measured>,
 ) -> anyhow::Result<RunReport> {
     let peer = Peer::parse(peer, DEFAULT_PORT)?;
-    let opened = Opened::new(common.device.as_deref())?;
-    common.mtu.map_or(Ok(()), |mtu| opened.check_mtu(mtu))?;
-    let mut channel = ControlChannel::connect(&peer)?;
-    let result = agree(&mut channel, &opened, common, run, qps).and_then(|(mut session, ready)| {
+    let (mut channel, opened) = open(&peer, common)?;
+    let result = agree(&mut channel, &opened, common, run, qps).and_then(|(mut session, ready, _connections)| {
         let measured = work(&mut Agreed { session: &mut session, server: &ready.qps, channel: &mut channel })?;
         Ok(RunReport::new(run, ready.mtu, qps, &measured))
     });
     result.inspect_err(|error| channel.say_failed(error))
+}
+
+/// The control channel, and the device that the user named, or that leads to the peer.
+fn open(peer: &Peer, common: &Common) -> anyhow::Result<(ControlChannel, Opened)> {
+    if common.cm {
+        let channel = ControlChannel::connect(peer, true)?;
+        let opened = Opened::new(channel.device())?;
+        return Ok((channel, opened));
+    }
+    let opened = Opened::new(common.device.as_deref())?;
+    common.mtu.map_or(Ok(()), |mtu| opened.check_mtu(mtu))?;
+    Ok((ControlChannel::connect(peer, false)?, opened))
 }
 
 /// Makes this side's queue pairs, has the server make its own, and connects them.
@@ -113,7 +124,7 @@ fn agree(
     common: &Common,
     run: &Run,
     qps: u32,
-) -> anyhow::Result<(RunSession, Ready)> {
+) -> anyhow::Result<(RunSession, Ready, Vec<Connection>)> {
     let gid = opened.gid(common.gid_index, run.path.rocev1, channel.local_ip()?, channel.peer_ip()?)?;
     let (needs, offer): (Needs, _) = match run.kind {
         RunKind::Ping => (ping::needs(run), ping::offer(run)),
@@ -127,14 +138,20 @@ fn agree(
         mtu_asked: common.mtu,
         qps: session.addresses(|_| offer)?,
     }))?;
-    let ready = match channel.listen(WORK_PATIENCE)? {
+    let mut ready = match channel.listen(WORK_PATIENCE)? {
         ControlMessage::Ready(ready) => ready,
         other => bail!("the server answered {other:?}"),
     };
     ensure!(ready.qps.len() == qps as usize, "the server made {} queue pairs, not {qps}", ready.qps.len());
     ensure!(ready.mtu <= opened.mtu, "the server wants path MTU {}, more than this link carries", ready.mtu);
-    session.connect(&ready.qps, ready.gid, ready.mtu, &run.path)?;
-    Ok((session, ready))
+    let mut connections = Vec::new();
+    if let Some(port) = ready.port {
+        connections = session.connect_to((channel.peer_ip()?, port).into(), run)?;
+        ready.mtu = session.mtu()?;
+    } else {
+        session.connect(&ready.qps, ready.gid, ready.mtu, &run.path)?;
+    }
+    Ok((session, ready, connections))
 }
 
 /// Reports the number of messages to the server and receives its findings.

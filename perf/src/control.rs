@@ -1,5 +1,5 @@
-//! The control channel: a TCP connection on which both sides exchange parameters and findings, one
-//! line of JSON at a time.
+//! The control channel: a stream ([`crate::stream`]) on which both sides exchange parameters and
+//! findings, one line of JSON at a time.
 //!
 //! ```text
 //!   client                                   server
@@ -18,8 +18,8 @@
 //! that is stopped or cut off is.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    io::{self, ErrorKind},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -36,6 +36,7 @@ use crate::{
     pattern::Mismatch,
     peer::Peer,
     statistics::Statistics,
+    stream::{ANSWER_PATIENCE, ControlStream, IncomingStream, PIECE_BYTES},
 };
 
 /// Port of `roce-perf serve`. Not 18515, the port of perftest and the pingpongs: with both running,
@@ -44,9 +45,6 @@ pub(crate) const DEFAULT_PORT: u16 = 18511;
 
 /// Version of this protocol. Both sides must have the same.
 const PROTOCOL: u32 = 1;
-
-/// How long connecting and hellos may take.
-pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a peer that is alive may work on something: gigabytes of memory to be made or compared,
 /// on a busy machine.
@@ -146,6 +144,10 @@ pub(crate) struct Ready {
     pub(crate) mtu: u32,
     /// The server's queue pairs, in the order of the client's.
     pub(crate) qps: Vec<QpInfo>,
+    /// Port to which the client connects them by the connection manager, if they are not connected
+    /// by their numbers.
+    #[serde(default)]
+    pub(crate) port: Option<u16>,
 }
 
 /// Description of a queue pair for the peer.
@@ -184,7 +186,6 @@ pub(crate) struct PeerVerdict {
 /// One end of a control channel.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
-    stream: TcpStream,
     mouth: Arc<Mouth>,
     heart: Option<JoinHandle<()>>,
     /// Bytes received that are no whole line yet, and lines not looked at yet.
@@ -192,18 +193,19 @@ pub(crate) struct ControlChannel {
     last_heard: Instant,
 }
 
-/// Sending half: writes one line at a time, from any thread.
+/// The stream, and the sending half: writes one line at a time, from any thread.
 #[derive(Debug)]
 struct Mouth {
-    stream: Mutex<TcpStream>,
+    stream: ControlStream,
+    speaks: Mutex<()>,
     closed: AtomicBool,
 }
 
 impl Mouth {
     fn say(&self, message: &ControlMessage) -> io::Result<()> {
         let line = serde_json::to_string(message)? + "\n";
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.write_all(line.as_bytes())
+        let _speaks = self.speaks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream.send(line.as_bytes())
     }
 
     /// Says `Alive` until the channel is closed, or cannot be spoken into.
@@ -223,61 +225,58 @@ impl Drop for ControlChannel {
         self.mouth.closed.store(true, Ordering::Release);
         if let Some(heart) = self.heart.take() {
             heart.thread().unpark();
-            // Fails if the peer has already closed the connection. Messages sent before are still
-            // delivered.
-            let _ = self.stream.shutdown(Shutdown::Write);
+            self.mouth.stream.close();
             heart.join().expect("it has nothing to panic about");
         }
     }
 }
 
 impl ControlChannel {
-    /// Connects to `peer` and exchanges hellos.
+    /// Connects to `peer`, by the connection manager or by TCP, and exchanges hellos.
     ///
     /// # Errors
     /// None of the addresses answers within [`ANSWER_PATIENCE`], or the other side is no server of
     /// this version.
-    pub(crate) fn connect(peer: &Peer) -> anyhow::Result<Self> {
+    pub(crate) fn connect(peer: &Peer, by_cm: bool) -> anyhow::Result<Self> {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let mut last = None;
         for address in peer.resolve(ANSWER_PATIENCE)? {
             let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
-            match TcpStream::connect_timeout(&address, rest) {
+            let connected = if by_cm {
+                ControlStream::connect_cm(address, rest).map_err(|error| describe_cm(address, error))
+            } else {
+                ControlStream::connect_tcp(address, rest).map_err(|error| describe_tcp(address, error))
+            };
+            match connected {
                 Ok(stream) => {
-                    let mut channel = Self::over(stream)?;
+                    let mut channel = Self::over(stream);
                     channel.hello().with_context(|| format!("{peer} does not speak as a roce-perf server"))?;
                     return Ok(channel);
                 }
-                Err(error) => last = Some((address, error)),
+                Err(error) => last = Some(error),
             }
         }
-        let (address, error) = last.expect("resolve gives at least one address");
-        Err(match error.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-                anyhow!("{address} does not answer within {} s", ANSWER_PATIENCE.as_secs())
-            }
-            ErrorKind::ConnectionRefused => {
-                anyhow!("no server listens on {address}: is `roce-perf serve` running there?")
-            }
-            _ => anyhow!(error).context(format!("connecting to {address}")),
-        })
+        Err(last.expect("resolve gives at least one address"))
     }
 
-    /// Takes a connection from a client and exchanges hellos.
+    /// Takes a stream from a client and exchanges hellos.
     ///
     /// # Errors
     /// When the client is none of this version, or silent.
-    pub(crate) fn accept(stream: TcpStream) -> anyhow::Result<Self> {
-        let mut channel = Self::over(stream)?;
+    pub(crate) fn accept(stream: IncomingStream) -> anyhow::Result<Self> {
+        let mut channel = Self::over(stream.accept()?);
         channel.hello()?;
         Ok(channel)
     }
 
-    fn over(stream: TcpStream) -> anyhow::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
-        let mouth = Arc::new(Mouth { stream: Mutex::new(stream.try_clone()?), closed: AtomicBool::new(false) });
-        Ok(Self { stream, mouth, heart: None, received: Vec::new(), last_heard: Instant::now() })
+    fn over(stream: ControlStream) -> Self {
+        let mouth = Arc::new(Mouth { stream, speaks: Mutex::new(()), closed: AtomicBool::new(false) });
+        Self { mouth, heart: None, received: Vec::new(), last_heard: Instant::now() }
+    }
+
+    /// Device of a channel by the connection manager, by which queue pairs are connected as well.
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.mouth.stream.device()
     }
 
     fn hello(&mut self) -> anyhow::Result<()> {
@@ -299,12 +298,12 @@ impl ControlChannel {
 
     /// This side's address.
     pub(crate) fn local_ip(&self) -> anyhow::Result<IpAddr> {
-        Ok(canonical(self.stream.local_addr()?))
+        self.mouth.stream.addresses().map(|[local, _]| local)
     }
 
     /// The other side's address.
     pub(crate) fn peer_ip(&self) -> anyhow::Result<IpAddr> {
-        Ok(canonical(self.stream.peer_addr()?))
+        self.mouth.stream.addresses().map(|[_, peer]| peer)
     }
 
     /// Says `message`.
@@ -344,8 +343,7 @@ impl ControlChannel {
             if rest.is_zero() {
                 bail!("the peer gave no answer within {} s", patience.as_secs());
             }
-            self.stream.set_read_timeout(Some(rest.min(ALIVE_INTERVAL)))?;
-            self.receive()?;
+            self.receive(rest.min(ALIVE_INTERVAL))?;
             // Only now: this side may have been busy for longer than that, and messages that
             // arrived meanwhile count.
             self.check_silence()?;
@@ -374,11 +372,7 @@ impl ControlChannel {
     /// Returns a message of the peer without waiting. [`ControlMessage::Failed`] is returned like
     /// any other.
     fn hear(&mut self) -> anyhow::Result<Option<ControlMessage>> {
-        // The heart's stream is the same open file. It would notice only with a full send buffer,
-        // hours of a peer that does not listen.
-        self.stream.set_nonblocking(true)?;
-        let received = self.receive();
-        self.stream.set_nonblocking(false)?;
+        let received = self.receive(Duration::ZERO);
         // Messages sent before the connection broke come first.
         match self.parse_line()? {
             Some(message) => Ok(Some(message)),
@@ -404,10 +398,10 @@ impl ControlChannel {
         Ok(None)
     }
 
-    /// Takes arrived bytes; returns without any when the timeout of the socket expires.
-    fn receive(&mut self) -> anyhow::Result<()> {
-        let mut bytes = [0; 4096];
-        match self.stream.read(&mut bytes) {
+    /// Takes arrived bytes; returns without any if none come within `patience`.
+    fn receive(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let mut bytes = [0; PIECE_BYTES];
+        match self.mouth.stream.receive(&mut bytes, patience) {
             Ok(0) => bail!("the peer closed the connection"),
             Ok(length) => {
                 self.received.extend_from_slice(&bytes[..length]);
@@ -424,14 +418,33 @@ impl ControlChannel {
     }
 }
 
-/// The IP of `address`, as IPv4 when it is IPv4 on an IPv6 socket.
-fn canonical(address: SocketAddr) -> IpAddr {
-    address.ip().to_canonical()
+fn describe_tcp(address: SocketAddr, error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            anyhow!("{address} does not answer within {} s", ANSWER_PATIENCE.as_secs())
+        }
+        ErrorKind::ConnectionRefused => {
+            anyhow!("no server listens on {address}: is `roce-perf serve` running there?")
+        }
+        _ => anyhow!(error).context(format!("connecting to {address}")),
+    }
+}
+
+fn describe_cm(address: SocketAddr, error: roced_client::Error) -> anyhow::Error {
+    let context = match error.side() {
+        roced_client::Side::Peer => format!("connecting to {address}: is `roce-perf serve --cm` running there?"),
+        _ => format!("connecting to {address}"),
+    };
+    anyhow!(error).context(context)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
 
     use super::*;
 
@@ -444,9 +457,11 @@ mod tests {
     /// Two ends that have said hello.
     fn channel() -> (ControlChannel, ControlChannel) {
         let (listener, peer) = listener();
-        let server =
-            thread::spawn(move || ControlChannel::accept(listener.accept().expect("a client").0).expect("hello"));
-        let client = ControlChannel::connect(&peer).expect("a server of the same version");
+        let server = thread::spawn(move || {
+            let stream = IncomingStream::Tcp(listener.accept().expect("a client").0);
+            ControlChannel::accept(stream).expect("hello")
+        });
+        let client = ControlChannel::connect(&peer, false).expect("a server of the same version");
         (client, server.join().expect("the server does not fail"))
     }
 
@@ -462,7 +477,7 @@ mod tests {
             // Ends by the client's close or by the time.
             let _ = stream.read_to_end(&mut rest);
         });
-        let message = format!("{:#}", ControlChannel::connect(&peer).expect_err("this is no server"));
+        let message = format!("{:#}", ControlChannel::connect(&peer, false).expect_err("this is no server"));
         server.join().expect("the fake server does not fail");
         message
     }
@@ -594,7 +609,7 @@ mod tests {
         let (mut client, server) = channel();
         let flood = thread::spawn(move || {
             // Fails when the other side has heard enough.
-            while (&server.stream).write_all(&[b'x'; 65536]).is_ok() {}
+            while server.mouth.stream.send(&[b'x'; 65536]).is_ok() {}
         });
         let error = client.listen(ANSWER_PATIENCE).expect_err("this is no line");
         assert!(error.to_string().contains("without the end of a line"), "{error}");
@@ -614,7 +629,7 @@ mod tests {
     fn an_absent_peer_is_reported_at_once() {
         let (listener, peer) = listener();
         drop(listener);
-        let message = format!("{:#}", ControlChannel::connect(&peer).expect_err("nobody listens"));
+        let message = format!("{:#}", ControlChannel::connect(&peer, false).expect_err("nothing listens"));
         assert!(message.contains("is `roce-perf serve` running there?"), "{message}");
     }
 }

@@ -2,8 +2,8 @@
 //! only the public client library.
 //!
 //! ```text
-//!   roce-perf ping|bw ◄──── control: TCP, JSON lines ────► roce-perf serve
-//!        │ client.rs              control.rs                    │ serve.rs
+//!   roce-perf ping|bw ◄──── control: JSON lines ─────────► roce-perf serve
+//!        │ client.rs         control.rs  stream.rs              │ serve.rs
 //!        └── session.rs ◄──── data: RDMA, by roced ────► session.rs ──┘
 //!                         ping.rs  bw/  flow.rs  pattern.rs
 //! ```
@@ -25,6 +25,7 @@ mod serve;
 mod session;
 mod size;
 mod statistics;
+mod stream;
 
 use std::{
     io::{ErrorKind, Write},

@@ -2,7 +2,7 @@
 //! a time.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -11,19 +11,18 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use roced_client::{Connection, Listener};
 
 use crate::{
     bw,
     cli::{DEPTH_MAX, MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
-    control::{
-        ANSWER_PATIENCE, ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup,
-        WORK_PATIENCE,
-    },
+    control::{ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup, WORK_PATIENCE},
     pattern::{Mismatch, tape_bytes},
     peer::Peer,
     ping,
     session::{Needs, Opened, RunSession},
     size,
+    stream::{ANSWER_PATIENCE, StreamListener},
 };
 
 /// Runs at a time.
@@ -40,11 +39,12 @@ const RUN_BYTES_MAX: u64 = 8 << 30;
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     // Said now and not when the first client comes; each run opens a session of its own.
     let device = Opened::new(args.device.as_deref())?.name;
-    let listener = listen(args.bind.as_deref())?;
-    eprintln!("roce-perf: serving {device} on {}", shown(listener.local_addr()?));
+    let listener = listen(args.bind.as_deref(), args.cm)?;
+    let served = if args.cm { "all devices by the connection manager" } else { &device };
+    eprintln!("roce-perf: serving {served} on {}", shown(listener.address()?));
     let running = Arc::new(AtomicUsize::new(0));
     loop {
-        let (stream, from) = match listener.accept() {
+        let (stream, from) = match listener.accept()? {
             Ok(accepted) => accepted,
             Err(error) => {
                 // A client that gave up before it was accepted, or no fd free: the next one may do
@@ -78,16 +78,20 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     }
 }
 
-fn listen(bind: Option<&str>) -> anyhow::Result<TcpListener> {
-    let Some(bind) = bind else {
+fn listen(bind: Option<&str>, by_cm: bool) -> anyhow::Result<StreamListener> {
+    let (addresses, shown) = match bind {
         // The first takes IPv4 as well; the second is for hosts without IPv6.
-        let any =
-            [SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)), (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into()];
-        return TcpListener::bind(&any[..]).with_context(|| format!("listening on port {DEFAULT_PORT}"));
+        None => (
+            vec![(Ipv6Addr::UNSPECIFIED, DEFAULT_PORT).into(), (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into()],
+            format!("port {DEFAULT_PORT}"),
+        ),
+        Some(bind) => {
+            let peer = Peer::parse(bind, DEFAULT_PORT)?;
+            (peer.resolve(ANSWER_PATIENCE)?, peer.to_string())
+        }
     };
-    let peer = Peer::parse(bind, DEFAULT_PORT)?;
-    let addresses = peer.resolve(ANSWER_PATIENCE)?;
-    TcpListener::bind(&addresses[..]).with_context(|| format!("listening on {peer}"))
+    let listener = StreamListener::bind(&addresses, by_cm);
+    listener.with_context(|| format!("listening on {shown}"))
 }
 
 /// An IPv4 address on an IPv6 socket is shown as IPv4.
@@ -115,19 +119,21 @@ fn run(channel: &mut ControlChannel, device: &str) -> anyhow::Result<String> {
     };
     check(&setup)?;
     let run = &setup.run;
-    let opened = Opened::new(Some(device))?;
+    let opened = Opened::new(Some(channel.device().unwrap_or(device)))?;
     let mtu = agree_on_mtu(&setup, &opened)?;
     let gid = opened.gid(None, run.path.rocev1, channel.local_ip()?, setup.gid)?;
     let mut session = RunSession::new(&opened, gid, &needs(&setup))?;
+    let _connections;
     let served = match run.kind {
         RunKind::Ping => {
             let echo = ping::Echo::new(run, &mut session, &setup.qps[0])?;
-            make_ready(channel, echo.session(), &setup, gid.address, mtu, |_| ping::offer(run))?;
+            _connections = make_ready(channel, echo.session(), &setup, gid.address, mtu, |_| ping::offer(run))?;
             echo.run(channel).map(|()| 0)
         }
         RunKind::Bw => {
             let server = bw::server::Server::new(run, &mut session)?;
-            make_ready(channel, server.session(), &setup, gid.address, mtu, |qp| bw::server_offer(run, qp))?;
+            _connections =
+                make_ready(channel, server.session(), &setup, gid.address, mtu, |qp| bw::server_offer(run, qp))?;
             server.run(channel)
         }
     };
@@ -156,7 +162,8 @@ fn describe(setup: &Setup, mtu: u32, compared_bytes: u64) -> String {
     format!("{kind} {op} of {size} on {qps} queue pair{plural}, path MTU {mtu}: done{compared}")
 }
 
-/// Gives the queue pairs their peers and says so.
+/// Gives the queue pairs their peers and says so; by the connection manager, the other way around.
+/// The connections end with their values.
 fn make_ready(
     channel: &mut ControlChannel,
     session: &RunSession,
@@ -164,9 +171,16 @@ fn make_ready(
     gid: IpAddr,
     mtu: u32,
     offers: impl Fn(usize) -> Option<(u64, u64)>,
-) -> anyhow::Result<()> {
-    session.connect(&setup.qps, setup.gid, mtu, &setup.run.path)?;
-    channel.say(&ControlMessage::Ready(Ready { gid, mtu, qps: session.addresses(offers)? }))
+) -> anyhow::Result<Vec<Connection>> {
+    let ready = |port| Ok::<_, anyhow::Error>(Ready { gid, mtu, qps: session.addresses(offers)?, port });
+    if channel.device().is_none() {
+        session.connect(&setup.qps, setup.gid, mtu, &setup.run.path)?;
+        channel.say(&ControlMessage::Ready(ready(None)?))?;
+        return Ok(Vec::new());
+    }
+    let listener = Listener::bind((channel.local_ip()?, 0).into())?;
+    channel.say(&ControlMessage::Ready(ready(Some(listener.address()?.port()))?))?;
+    session.accept(&listener, channel.peer_ip()?, &setup.run)
 }
 
 fn needs(setup: &Setup) -> Needs {

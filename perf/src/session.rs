@@ -1,16 +1,20 @@
 //! A run's RDMA objects: one device, one memory region, one completion queue, some queue pairs.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use roced_client::{
-    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, MemoryRegion, QpAddress, QueuePair,
-    RecvRequest, RemoteMemory, RoceVersion,
+    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Connection, ConnectionOptions, Device, Listener,
+    MemoryRegion, QpAddress, QueuePair, RecvRequest, RemoteMemory, RoceVersion, Route,
 };
 
 use crate::{
     cli::PathOptions,
-    control::{self, QpInfo},
+    control::{self, QpInfo, Run},
     gid::{self, GidChoice},
     size,
     statistics::Statistics,
@@ -18,6 +22,9 @@ use crate::{
 
 /// How long a loop waits for completions before it looks after everything else.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// How long the connection manager may take to connect a queue pair.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Completions taken at a time.
 const REAPED_MAX: usize = 64;
@@ -125,6 +132,27 @@ impl Needs {
     }
 }
 
+/// Private data of a request for the connection of a queue pair: of which run, and which of its
+/// queue pairs.
+struct RunTag {
+    seed: u64,
+    qp: u32,
+}
+
+impl RunTag {
+    fn to_bytes(&self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.seed.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.qp.to_be_bytes());
+        bytes
+    }
+}
+
+fn connection_options<'a>(run: &Run, private_data: &'a [u8]) -> ConnectionOptions<'a> {
+    let retry_count = run.path.retry as u8;
+    ConnectionOptions { retry_count, timeout: CONNECT_PATIENCE, private_data, ..ConnectionOptions::default() }
+}
+
 /// An event of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEvent {
@@ -200,7 +228,41 @@ impl RunSession {
         self.qps.iter().enumerate().map(address).collect()
     }
 
-    /// Connects every queue pair to its peer.
+    /// Connects every queue pair to `peer`, the server's listener for this run, by the connection
+    /// manager. The connections end with their values.
+    pub(crate) fn connect_to(&self, peer: SocketAddr, run: &Run) -> anyhow::Result<Vec<Connection>> {
+        let connect = |(index, qp): (usize, &QueuePair)| {
+            let tag = RunTag { seed: run.seed, qp: index as u32 }.to_bytes();
+            let options = connection_options(run, &tag);
+            let route = Route::to(peer, CONNECT_PATIENCE)?;
+            route.connect(qp, &options).with_context(|| format!("connecting queue pair {index} to {peer}"))
+        };
+        self.qps.iter().enumerate().map(connect).collect()
+    }
+
+    /// Accepts a connection for every queue pair: those of others than `peer`, or of another run,
+    /// are refused.
+    pub(crate) fn accept(&self, listener: &Listener, peer: IpAddr, run: &Run) -> anyhow::Result<Vec<Connection>> {
+        let mut connections = Vec::with_capacity(self.qps.len());
+        while connections.len() < self.qps.len() {
+            let request = listener.next(CONNECT_PATIENCE)?.context("the client does not connect its queue pairs")?;
+            let tag = RunTag { seed: run.seed, qp: connections.len() as u32 };
+            if request.peer()?.ip().to_canonical() != peer || !request.private_data().starts_with(&tag.to_bytes()) {
+                request.reject(&[])?;
+                continue;
+            }
+            let qp = &self.qps[connections.len()];
+            connections.push(request.accept(qp, &connection_options(run, &[])).context("accepting a queue pair")?);
+        }
+        Ok(connections)
+    }
+
+    /// Path MTU of the connected queue pairs, bytes.
+    pub(crate) fn mtu(&self) -> anyhow::Result<u32> {
+        Ok(self.qps.first().context("a run has a queue pair")?.query()?.path_mtu_bytes)
+    }
+
+    /// Connects every queue pair to its peer, by their numbers.
     pub(crate) fn connect(
         &self,
         peers: &[QpInfo],
