@@ -19,10 +19,19 @@ const C_PORT: u16 = 18601;
 const LIMIT: Duration = Duration::from_secs(90);
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
-/// The program that the README shows.
+/// The program that the README shows, by IPv4 and by IPv6.
 pub(crate) fn first(settings: &Settings) -> Result<()> {
     let (lab, program) = (Lab::up(&[])?, build(settings, "first")?);
-    has(&lab.run(Host::A, &program, &[], LIMIT)?.success()?, &["Write: hello, RDMA"])
+    for (own, peer) in [("10.10.0.1", "10.10.0.2:18603"), ("[fd00:10::1]", "[fd00:10::2]:18603")] {
+        let mut waits = lab.start(Host::B, &program, &[])?;
+        let first = waits.line(SOON)?;
+        ensure!(first.starts_with("listening at [::]:18603"), "{first}");
+        let asks = lab.run(Host::A, &program, &[peer], LIMIT);
+        let (asked, waited) = both_ended_well(asks, waits.end(LIMIT))?;
+        has(&asked, &[&format!("Send to {peer} is complete")])?;
+        has(&waited, &[own, ": hello, RDMA"])?;
+    }
+    Ok(())
 }
 
 /// One program writes 1 MiB into the memory of the other, by IPv4 and by IPv6.
