@@ -3,6 +3,7 @@
 
 mod atomics;
 mod bereft;
+mod connected;
 mod datagrams;
 mod detach_xdp;
 mod drain;
@@ -144,6 +145,18 @@ enum Program {
         /// Path MTU, bytes.
         mtu: u32,
     },
+    /// Connect by the connection manager, and hold the connections.
+    Connect {
+        /// The host that accepts.
+        peer: IpAddr,
+        /// How many.
+        connections: usize,
+    },
+    /// Accept connections, and wait for their end.
+    Accept {
+        /// How many.
+        connections: usize,
+    },
     /// Do an operation, once for each length.
     Request {
         /// Of the connection.
@@ -242,6 +255,8 @@ fn main() -> Result<()> {
         Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),
+        Program::Connect { peer, connections } => connected::connect(peer, connections),
+        Program::Accept { connections } => connected::accept(connections),
         Program::Request { service, operation } => operation::request(service, operation),
         Program::Respond { service, operation } => operation::respond(service, operation),
         Program::Drain { rounds } => drain::drain(rounds),

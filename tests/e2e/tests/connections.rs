@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use crate::{
     OWN_IPV4, PEER_IPV4, PEER_IPV6, Settings,
     lab::{Host, Lab, SOON},
+    perf::{self, Server},
     program::{Ended, Program, within},
     programs::{built_library, compile_with, unpack_tests},
 };
@@ -298,5 +299,69 @@ pub(crate) fn lost_datagrams(_: &Settings) -> Result<()> {
     let faults = lab.faults()?;
     ensure!(faults.values().any(|count| *count > 0), "no frame was lost: {faults:?}");
     lab.fault(&["off"])?;
+    nothing_is_left(&lab)
+}
+
+/// A daemon that stops disconnects all connections: the peers' program hears of each at once, and
+/// not after a time-out. More at once than any queue of datagrams holds, and one datagram is lost.
+pub(crate) fn an_orderly_stop_is_told_to_all_peers(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch"])?;
+    let count = "600";
+    let mut server = lab.start(Host::B, settings.client, &["accept", count])?;
+    ensure!(server.line(SOON)? == "listening", "the server does not listen");
+    let mut client = lab.start(Host::A, settings.client, &["connect", PEER_IPV4, count])?;
+    let all = format!("{count} connections");
+    ensure!(client.line(LIMIT)? == all && server.line(LIMIT)? == all, "not all connections are there");
+    lab.fault(&["--nth", "0x64:1:drop"])?;
+    let begin = Instant::now();
+    lab.run(Host::A, "kill", &["-TERM", &lab.daemon(Host::A)?.to_string()], SOON)?.success()?;
+    server.end(SOON)?.success().context("a connection whose peer's daemon has stopped")?;
+    ensure!(begin.elapsed() < Duration::from_secs(1), "told only after {:?}", begin.elapsed());
+    client.end(SOON)?;
+    Ok(())
+}
+
+/// Limits are those of the config, and change by a reload; the log has each refusal with its reason.
+pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let says = |host, words: &str| -> Result<()> {
+        let found = || Ok(lab.log(host)?.lines().any(|line| words.split('|').all(|word| line.contains(word))));
+        ensure!(within(SOON, found)?, "no line with {words} in the log of {host}: {}", lab.log(host)?);
+        Ok(())
+    };
+    start(&lab, Host::A, &["ucmatose", "-s", PEER_IPV4])?.end(LIMIT)?;
+    says(Host::B, "INFO|connection refused|space=\"tcp\"|no program listens on the port")?;
+    says(Host::A, "INFO|connection refused|uid=0|the peer refused: no listener on the port (8)")?;
+    let config = lab.config(Host::B);
+    let before = fs::read_to_string(&config)?;
+    fs::write(&config, format!("{before}\n[limits.cm]\nids_of_user = 1\n"))?;
+    lab.run(Host::B, "kill", &["-HUP", &lab.daemon(Host::B)?.to_string()], SOON)?.success()?;
+    says(Host::B, "config read again: applied|limits.cm.ids_of_user")?;
+    let server = listening(&lab, Host::B, &["ucmatose", "-b", PEER_IPV4])?;
+    let client = start(&lab, Host::A, &["ucmatose", "-s", PEER_IPV4])?;
+    says(Host::B, "WARN|connection refused|too many identifiers of the user (limits.cm.ids_of_user)")?;
+    // The peer repeats its request.
+    fs::write(&config, &before)?;
+    lab.run(Host::B, "kill", &["-HUP", &lab.daemon(Host::B)?.to_string()], SOON)?.success()?;
+    client.end(LIMIT)?.success()?;
+    server.end(LIMIT)?.success()?;
+    Ok(())
+}
+
+/// `roce-perf --cm`: no TCP connection of its own, by IPv4 and IPv6.
+pub(crate) fn the_measuring_tool(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--devices", "2"])?;
+    let refused = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--cm"], LIMIT)?.failure()?;
+    ensure!(refused.contains("is `roce-perf serve --cm` running there?"), "{refused}");
+    let server = Server::start(&lab, Host::B, &["--cm"])?;
+    for peer in [PEER_IPV4, PEER_IPV6, "10.11.0.2"] {
+        perf::transfer_all(&lab, peer, "1M", &["--cm"])?;
+        for op in ["send", "write"] {
+            perf::run(&lab, Host::A, &["ping", peer, "--cm", "--op", op, "--count", "500"], LIMIT)?;
+        }
+        let report = perf::run(&lab, Host::A, &["bw", peer, "--cm", "--op", "write", "--seconds", "1"], LIMIT)?;
+        ensure!(report.number("mtu")? == 4096, "the path MTU is that of the links");
+    }
+    drop(server);
     nothing_is_left(&lab)
 }

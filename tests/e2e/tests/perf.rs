@@ -30,6 +30,9 @@ impl Server {
         let mut program = lab.start(host, "roce-perf", &[&["serve", "--bind", &bind], arguments].concat())?;
         let listens = within(SOON, || {
             ensure!(program.runs()?, "roce-perf serve has ended");
+            if arguments.contains(&"--cm") {
+                return Ok(lab.counter(host, "control", "cm_listeners")? > 0);
+            }
             let filter = format!("sport = :{port}");
             Ok(!lab.run(host, "ss", &["-Hltn", &filter], SOON)?.success()?.is_empty())
         })?;
