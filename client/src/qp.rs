@@ -57,6 +57,11 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    /// State that this program has moved it to: the daemon may have moved it on, to an error.
+    pub(crate) fn known_state(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
     /// Number of the queue pair.
     pub fn qpn(&self) -> u32 {
         self.qpn

@@ -35,7 +35,7 @@ impl CmIdentifier {
     pub fn connect_qp(&self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<()> {
         let Some(connection) = self.connection else { return Err(Error::DaemonGone) };
         let CmRoute { path, .. } = self.route;
-        if qp.query()?.state == state::RESET {
+        if qp.known_state() == state::RESET {
             qp.to_init(options.access)?;
         }
         let depths = if connection.is_passive {

@@ -15,12 +15,13 @@
 //! program is only attached again they wait, and retransmit lost packets.
 
 use std::{
+    cell::Cell,
     mem,
     time::{Duration, Instant},
 };
 
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{AttachedMode, NicQueue, XdpMode};
+use roced_xdp::{AttachedMode, NicQueue, XdpMode, strips_vlan_tags};
 use tracing::{error, info, warn};
 
 use super::{
@@ -66,7 +67,12 @@ pub(super) struct ServedDevice {
     recovering: bool,
     /// Why it could not be attached last, so that the log says it once.
     last_problem: Option<String>,
+    /// The driver's answer whether it takes VLAN tags off received frames, and its time.
+    strips_vlan_tags: Cell<Option<(Instant, bool)>>,
 }
+
+/// How long that answer holds. It is needed for each path and datagram, and asking costs a socket.
+const DRIVER_ANSWER_KEPT: Duration = Duration::from_millis(100);
 
 /// How a device is connected to its interface.
 #[derive(Debug)]
@@ -144,7 +150,21 @@ impl ServedDevice {
         attached: AttachedDevice,
     ) -> Self {
         let state = AttachState::Attached(Box::new(attached));
-        Self { id, config, proven: None, workers, state, recovering: false, last_problem: None }
+        let strips_vlan_tags = Cell::new(None);
+        Self { id, config, proven: None, workers, state, recovering: false, last_problem: None, strips_vlan_tags }
+    }
+
+    /// Whether the driver takes VLAN tags off received frames.
+    pub(super) fn strips_vlan_tags(&self) -> bool {
+        let now = Instant::now();
+        if let Some((asked, answer)) = self.strips_vlan_tags.get()
+            && now.duration_since(asked) < DRIVER_ANSWER_KEPT
+        {
+            return answer;
+        }
+        let answer = strips_vlan_tags(&self.config.interface);
+        self.strips_vlan_tags.set(Some((now, answer)));
+        answer
     }
 
     /// XDP program and queues, while they are attached.

@@ -6,7 +6,6 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 use anyhow::{Context as _, ensure};
 use nix::errno::Errno;
 use roced_types::DeviceId;
-use roced_xdp::strips_vlan_tags;
 use tracing::warn;
 
 use super::devices::ServedDevice;
@@ -74,7 +73,7 @@ impl Network for NetworkView<'_> {
             link_mtu_bytes: seen.usable_mtu_bytes(),
             speed_mbit_per_s: seen.speed_mbit_per_s,
             gid_entries: (seen.gids.len() * self.versions(device).len()) as u32,
-            strips_vlan_tags: strips_vlan_tags(&self.served(device).config.interface),
+            strips_vlan_tags: self.served(device).strips_vlan_tags(),
         }
     }
 
