@@ -42,6 +42,10 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) no_scale: bool,
 
+    /// Leave out connections by the connection manager.
+    #[arg(long)]
+    pub(crate) no_connections: bool,
+
     /// Leave out the counting of system calls.
     #[arg(long)]
     pub(crate) no_syscalls: bool,
@@ -125,6 +129,11 @@ impl BenchArgs {
     /// How long a measurement takes.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds.unwrap_or(if self.quick { 0.5 } else { 1.0 }).clamp(0.05, 600.0)
+    }
+
+    /// Whether connections are measured: in a whole run, or if `--only` names them.
+    pub(crate) fn wants_connections(&self) -> bool {
+        !self.no_connections && self.wants("connections", false)
     }
 
     /// Whether a contestant takes part.

@@ -1,6 +1,9 @@
 //! Processor time, of threads of ours and of other processes.
 
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -27,6 +30,13 @@ pub(crate) fn of_ended_children() -> Duration {
         let both = [usage.user_time(), usage.system_time()];
         both.iter().map(|time| Duration::from_micros(time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64)).sum()
     })
+}
+
+/// Processor time of a process in the next second, in parts of it.
+pub(crate) fn idle_share(pid: u32) -> f64 {
+    let (begin, before) = (Instant::now(), of_process(pid));
+    thread::sleep(Duration::from_secs(1));
+    (of_process(pid) - before).as_secs_f64() / begin.elapsed().as_secs_f64()
 }
 
 /// Keeps the calling thread on a core, as `worker.core` keeps a worker. Where that cannot be had it

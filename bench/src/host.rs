@@ -182,8 +182,18 @@ impl Host {
 
     /// The daemon's status.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
+        self.ask("status")
+    }
+
+    /// A counter of the daemon's group `control`.
+    pub(crate) fn control_counter(&self, name: &str) -> anyhow::Result<u64> {
+        let counters = self.ask("counters")?;
+        counters["counters"]["control"][name].as_u64().with_context(|| format!("no counter {name}"))
+    }
+
+    fn ask(&self, what: &str) -> anyhow::Result<Value> {
         let mut command = Command::new(self.programs.join("rocectl"));
-        command.args(["--json", "status"]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
+        command.args(["--json", what]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
         Ok(serde_json::from_str(&run(command, PATIENCE)?)?)
     }
 
@@ -209,6 +219,18 @@ pub(crate) struct HostMemory {
     pub(crate) pss: u64,
     /// Of no file: the daemon's alone.
     pub(crate) anonymous: u64,
+}
+
+impl HostMemory {
+    /// Of the growth to `after` the part of each of `count`.
+    pub(crate) fn each(self, after: Self, count: usize) -> Self {
+        let each = |before: u64, after: u64| after.saturating_sub(before) / count as u64;
+        Self {
+            rss: each(self.rss, after.rss),
+            pss: each(self.pss, after.pss),
+            anonymous: each(self.anonymous, after.anonymous),
+        }
+    }
 }
 
 fn config_text(folder: &Path, interface: &str, settings: &Settings) -> String {

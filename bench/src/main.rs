@@ -22,6 +22,8 @@
 
 mod apart;
 mod cli;
+mod cmtime;
+mod connections;
 mod contest;
 mod contestants;
 mod cpu;
@@ -121,6 +123,10 @@ fn compare(
     if !cli.no_scale && cli.only.is_empty() {
         eprintln!("10,000 queue pairs, 100 clients");
         found.scale = Some(scale::measure(&programs, cli.rounds().min(3), time)?);
+    }
+    if cli.wants_connections() {
+        eprintln!("connections by the connection manager");
+        found.connections = Some(connections::measure(&programs, cli.rounds().min(3))?);
     }
     Ok(found)
 }

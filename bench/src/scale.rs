@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     cpu,
-    host::{Host, HostMemory},
+    host::HostMemory,
     network::{NetworkSide, Pair},
     programs::{BandwidthRun, Programs},
     rdma::{BenchWork, Drive, Ends, Pairs, drive},
@@ -69,8 +69,8 @@ pub(crate) fn measure(programs: &Programs<'_>, rounds: usize, time: Duration) ->
     let both_made_in_s = begin.elapsed().as_secs_f64();
     let made_in_s = idle.iter().flatten().map(|pairs| pairs.made_in.as_secs_f64()).sum();
     thread::sleep(SETTLE);
-    let bytes_per_qp = per_qp(before, a.memory()?);
-    let idle_cpu_share = idle_share(a);
+    let bytes_per_qp = before.each(a.memory()?, SESSIONS * QPS);
+    let idle_cpu_share = cpu::idle_share(a.daemon_pid());
     // First all rounds with them, then all without: making them takes longer than a round.
     for _ in 0..rounds {
         with.push(programs.bandwidth(write, time)?.gbit_per_s.unwrap_or_default());
@@ -90,21 +90,6 @@ pub(crate) fn measure(programs: &Programs<'_>, rounds: usize, time: Duration) ->
         clients: CLIENTS,
         throughput_of_clients_vs_one: clients(ends, rounds, time)?,
     })
-}
-
-fn per_qp(before: HostMemory, after: HostMemory) -> HostMemory {
-    let each = |before: u64, after: u64| after.saturating_sub(before) / (SESSIONS * QPS) as u64;
-    HostMemory {
-        rss: each(before.rss, after.rss),
-        pss: each(before.pss, after.pss),
-        anonymous: each(before.anonymous, after.anonymous),
-    }
-}
-
-fn idle_share(host: &Host) -> f64 {
-    let (begin, before) = (Instant::now(), cpu::of_process(host.daemon_pid()));
-    thread::sleep(Duration::from_secs(1));
-    (cpu::of_process(host.daemon_pid()) - before).as_secs_f64() / begin.elapsed().as_secs_f64()
 }
 
 /// Each client one queue pair, two messages under way; and one client with one queue pair that has

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     BenchReport, REFERENCE_MACHINE,
-    table::{COLUMNS, scale_lines},
+    table::{COLUMNS, connection_lines, scale_lines},
 };
 
 const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the same \
@@ -55,6 +55,10 @@ impl BenchReport {
         if let Some(scale) = &self.scale {
             line(format_args!("\n## Scale\n\n| | |\n|---|---|"));
             scale_lines(scale).iter().for_each(|(name, value)| line(format_args!("| {name} | {value} |")));
+        }
+        if let Some(connections) = &self.connections {
+            line(format_args!("\n## Connections by the connection manager\n\n| | |\n|---|---|"));
+            connection_lines(connections).iter().for_each(|(name, value)| line(format_args!("| {name} | {value} |")));
         }
         line(format_args!(
             "\n## Figures\n\n| contestant | {} |\n|---|{}",

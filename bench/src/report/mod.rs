@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     apart::NEAR_NS,
     cli::{BenchArgs, as_given},
+    connections::Connections,
     contest::Results,
     machine::Machine,
     network::NetworkSide,
@@ -37,6 +38,7 @@ pub(crate) struct BenchReport {
     results: Results,
     syscalls: BTreeMap<String, f64>,
     scale: Option<Scale>,
+    connections: Option<Connections>,
     settings: Vec<(&'static str, String)>,
     shared: bool,
     /// As scripts/bench had them.
@@ -52,6 +54,8 @@ pub(crate) struct Found {
     pub(crate) syscalls: Vec<(String, f64)>,
     /// Many queue pairs, many clients.
     pub(crate) scale: Option<Scale>,
+    /// Connections by the connection manager.
+    pub(crate) connections: Option<Connections>,
 }
 
 /// Raw AF_XDP beside its reference.
@@ -117,10 +121,10 @@ impl BenchReport {
             );
             settings.push(("from core to core", text));
         }
-        let Found { results, syscalls, scale } = found;
+        let Found { results, syscalls, scale, connections } = found;
         let syscalls = syscalls.into_iter().collect();
         let options = as_given(std::env::args().skip(1));
-        Self { machine, results, syscalls, scale, settings, shared: cli.shared, options }
+        Self { machine, results, syscalls, scale, connections, settings, shared: cli.shared, options }
     }
 
     fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {
@@ -171,6 +175,7 @@ impl BenchReport {
             "machine": self.machine,
             "settings": settings,
             "scale": self.scale,
+            "connections": self.connections,
             "syscalls_per_packet": self.syscalls,
             "samples": self.results,
         })

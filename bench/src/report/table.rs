@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{BenchReport, REFERENCE_MACHINE};
 use crate::{
+    connections::Connections,
     sample::{Sample, Spread},
     scale::Scale,
 };
@@ -48,6 +49,10 @@ impl BenchReport {
         if let Some(scale) = &self.scale {
             line(format_args!("\nScale"));
             scale_lines(scale).iter().for_each(|(name, value)| line(format_args!("  {name:60} {value}")));
+        }
+        if let Some(connections) = &self.connections {
+            line(format_args!("\nConnections by the connection manager"));
+            connection_lines(connections).iter().for_each(|(name, value)| line(format_args!("  {name:60} {value}")));
         }
         line(format_args!("\nFigures: medians"));
         line(format_args!("  {:24} {}", "", COLUMNS.map(|name| format!("{name:>12}")).join(" ")));
@@ -107,5 +112,31 @@ pub(super) fn scale_lines(scale: &Scale) -> Vec<(String, String)> {
             format!("WRITE 64 KiB by {} clients, to one client", scale.clients),
             ratio(scale.throughput_of_clients_vs_one),
         ),
+    ]
+}
+
+/// Lines about connections.
+pub(super) fn connection_lines(connections: &Connections) -> Vec<(String, String)> {
+    let Connections { connect_us, per_s, at_once, cmtime } = connections;
+    let rate = per_s.map_or_else(|| "-".into(), |it| format!("{:.0} ({:.0} to {:.0})", it.median, it.min, it.max));
+    let [here, there] = at_once.established;
+    let memory = at_once.bytes_each;
+    let cmtime = cmtime.map_or_else(|| "-".into(), |it| format!("{:.0}, {:.0}", it.connect_us, it.all_us));
+    vec![
+        ("connections a second, queue pairs made and connected; goal: at least 2000".into(), rate),
+        ("one connection after resolution, p50 us; goal: at most 1000".into(), format!("{:.0}", connect_us.p50)),
+        ("... p99 us".into(), format!("{:.0}", connect_us.p99)),
+        (
+            format!("{} at once: established at this end, at the other, refused", at_once.asked),
+            format!("{here}, {there}, {}", at_once.refused),
+        ),
+        ("... to the last answer, s".into(), format!("{:.2}", at_once.in_s)),
+        ("... ended at once, to the last program told, s".into(), format!("{:.2}", at_once.ended_in_s)),
+        ("... identifiers and connections left in the end".into(), at_once.left.to_string()),
+        ("daemon memory for each idle connection and its queue pair, bytes: PSS".into(), memory.pss.to_string()),
+        ("... RSS".into(), memory.rss.to_string()),
+        ("... anonymous".into(), memory.anonymous.to_string()),
+        ("processor share of a daemon that has them, idle".into(), format!("{:.4}", at_once.idle_cpu_share)),
+        ("cmtime -c 1000, us for each connection: to connect, all steps".into(), cmtime),
     ]
 }
