@@ -19,6 +19,7 @@ mod host;
 mod listening;
 mod multicast;
 mod ports;
+mod strangers;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::{
@@ -28,7 +29,6 @@ use core::{
 
 use roced_types::{DeviceId, Qpn, gid_of};
 
-use self::ports::Ports;
 pub use self::{
     address::{IdOption, IdPath},
     connecting::Parameters,
@@ -36,6 +36,7 @@ pub use self::{
     events::{EventKind, IdEvent},
     host::{DeviceAddress, Host},
 };
+use self::{ports::Ports, strangers::Strangers};
 use crate::{
     connection::{CmState, PeerAddress},
     counters::CmCounters,
@@ -167,6 +168,7 @@ pub struct Identifiers {
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
     timers: BTreeSet<(Duration, IdKey)>,
+    strangers: Strangers,
     ports: Ports,
     random: Generator,
     events: VecDeque<IdEvent>,
@@ -219,6 +221,7 @@ impl Identifiers {
             by_channel: BTreeSet::new(),
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
+            strangers: Strangers::default(),
             ports: Ports::default(),
             random: Generator::new(config.seed, NumberUse::Identifiers),
             events: VecDeque::new(),
@@ -318,6 +321,7 @@ impl Identifiers {
         while let Some(number) = self.ids.get(&key).and_then(|id| id.memberships.first().copied()) {
             self.leave(IdKey { number, ..key }, host)?;
         }
+        self.strangers.remove(key);
         let gone = self.ids.remove(&key);
         if let Some(gone) = &gone {
             self.by_channel.remove(&(gone.channel, key));
@@ -388,6 +392,7 @@ impl Identifiers {
             && self.by_channel.is_empty()
             && self.by_neighbor.is_empty()
             && self.timers.is_empty()
+            && self.strangers.is_empty()
             && self.of_account.is_empty()
     }
 

@@ -1,7 +1,7 @@
 //! Any bytes: a message that was read is written with the same fields, each in its place.
 
 use proptest::prelude::*;
-use roced_cm::wire::{AdditionalInfo, Attribute, CmMessage, CmaHeader, MAD_BYTES, Mad};
+use roced_cm::wire::{AdditionalInfo, Attribute, CmMessage, CmaHeader, MAD_BYTES, Mad, receiver_number};
 
 /// Bits that IBTA reserves, by attribute, byte of the message and mask; all others are fields.
 const RESERVED: [(u8, &[(usize, u8)]); 9] = [
@@ -114,6 +114,23 @@ proptest! {
         for (at, (before, after)) in bytes.iter().zip(&written).enumerate() {
             prop_assert_eq!(before & after, *after, "byte {} of {:?}", at, mad.message.attribute());
         }
+    }
+
+    /// The look at a datagram before it is read agrees with the message.
+    #[test]
+    fn an_answer_tells_the_number_of_its_receiver(body in any::<[u8; 32]>(), attribute in 0x10u8..=0x1a) {
+        let bytes = message(attribute, |at| body.get(at).copied().unwrap_or(0));
+        let number = match Mad::from_bytes(&bytes).map(|mad| mad.message) {
+            Ok(CmMessage::Mra(mra)) => Some(mra.remote),
+            Ok(CmMessage::Rej(rej)) => Some(rej.remote),
+            Ok(CmMessage::Rep(rep)) => Some(rep.remote),
+            Ok(CmMessage::Rtu(rtu)) => Some(rtu.remote),
+            Ok(CmMessage::Dreq(dreq)) => Some(dreq.remote),
+            Ok(CmMessage::Drep(drep)) => Some(drep.remote),
+            Ok(CmMessage::SidrRep(rep)) => Some(rep.request),
+            Ok(CmMessage::Req(_) | CmMessage::SidrReq(_)) | Err(_) => None,
+        };
+        prop_assert_eq!(receiver_number(&bytes), number);
     }
 
     #[test]

@@ -253,6 +253,7 @@ impl World {
                     srq: false,
                     ack_delay: 15,
                     private_data: [0; 196],
+                    patience: None,
                 };
                 // The peer may have given up.
                 let _ = manager.accept(id, &how, now);
@@ -564,7 +565,11 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
     let mut manager = manager(0, 18, 40_000);
     let mut end_one = |account, number: u32| {
         let wanted = Connect { account, ..wanted(SERVICE, 16 + number) };
-        let id = manager.connect(&wanted, Duration::ZERO).expect("there is room");
+        // The DREQs before it are not waited for any more.
+        let now = Duration::from_millis(3) * number;
+        manager.on_timeout(now);
+        while manager.poll_transmit().is_some() {}
+        let id = manager.connect(&wanted, now).expect("there is room");
         let CmMessage::Req(req) = manager.poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
         let rep = Rep {
             local: CommId(number),
@@ -585,9 +590,9 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
             private_data: [0; 196],
         };
         let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Rep(rep) };
-        manager.on_datagram(address(0), &mad.to_bytes(), Duration::ZERO);
+        manager.on_datagram(address(0), &mad.to_bytes(), now);
         manager.confirm(id, [0; 224]).expect("it was accepted");
-        manager.destroy(id, Duration::ZERO).expect("it is there");
+        manager.destroy(id, now).expect("it is there");
         while manager.poll_transmit().is_some() || manager.poll_event().is_some() {}
         id
     };

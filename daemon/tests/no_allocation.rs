@@ -192,7 +192,7 @@ fn exchange_mads<N: Nic + Send + 'static>(rig: &mut Rig<N>) {
             );
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
-        rig.mads.drain(1024, |mad| {
+        rig.mads.drain(|mad| {
             assert_eq!(mad.bytes, [7; MAD_BYTES]);
             taken += 1;
         });

@@ -56,6 +56,9 @@ pub trait Host {
     /// [`Identifiers::on_neighbor`](super::Identifiers::on_neighbor) follows when it answers.
     fn is_reachable(&mut self, peer: PeerAddress) -> bool;
 
+    /// A peer that has answered this host not long ago: its address is not forged.
+    fn is_known(&self, peer: &PeerAddress) -> bool;
+
     /// Requests of a listener that were sent to its channel and that the program has not taken, at
     /// most.
     fn untaken_requests(&mut self, channel: u32, listener: IdKey) -> u32;

@@ -12,6 +12,7 @@ use super::{
     Identifiers, Parameters,
     address::{ANYWHERE, link_scope},
     connecting::{is_datagram, mtu_of_code},
+    strangers::STRANGERS_MAX,
 };
 use crate::{
     connection::PeerAddress,
@@ -27,6 +28,7 @@ const REQUESTS_MAX: u32 = 1 << 16;
 
 /// A request of a peer, checked.
 struct Request {
+    peer: PeerAddress,
     listener: IdKey,
     space: PortSpace,
     service: IdService,
@@ -171,6 +173,7 @@ impl Identifiers {
             return Err(reject_reason::INVALID_SERVICE_ID);
         }
         Ok(Request {
+            peer,
             listener,
             space,
             service: if is_datagram(space) { IdService::Datagram } else { IdService::Reliable },
@@ -184,11 +187,9 @@ impl Identifiers {
     /// number: the peer repeats it.
     fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
-        let key = if self.has_room(request.listener, host) {
-            self.free_key(request.listener.owner).map_err(|_| RefusalCause::IdentifiersFull)
-        } else {
-            Err(RefusalCause::BacklogFull)
-        };
+        let is_stranger = !host.is_known(&request.peer);
+        let room = self.look_for_room(request.listener, is_stranger, host);
+        let key = room.and_then(|()| self.free_key(request.listener.owner).map_err(|_| RefusalCause::IdentifiersFull));
         let key = match key {
             Ok(key) => key,
             Err(cause) => {
@@ -205,19 +206,27 @@ impl Identifiers {
         self.insert(key, id);
         self.by_connection.insert(connection, key);
         self.manager.set_account(connection, self.account_of(key.owner));
+        if is_stranger {
+            self.strangers.add(key, request.listener);
+        }
         Some(key)
     }
 
     /// Whether a listener has room for another request. Its count goes down only here: there is no
-    /// call of a program that takes an event.
-    fn has_room(&mut self, key: IdKey, host: &mut impl Host) -> bool {
-        let Some(listener) = self.ids.get_mut(&key) else { return false };
-        if listener.waiting >= listener.backlog {
+    /// call of a program that takes an event. The last eighth of a backlog is for known peers.
+    fn look_for_room(&mut self, key: IdKey, is_stranger: bool, host: &mut impl Host) -> Result<(), RefusalCause> {
+        if is_stranger && self.strangers.count(key) >= STRANGERS_MAX {
+            return Err(RefusalCause::StrangersFull);
+        }
+        let Some(listener) = self.ids.get_mut(&key) else { return Err(RefusalCause::NoListener) };
+        let kept = if is_stranger { listener.backlog / 8 } else { 0 };
+        let room = listener.backlog - kept;
+        if listener.waiting >= room {
             let is_request = |event: &&IdEvent| event.owner == key && event.key != key;
             let unsent = self.events.iter().filter(is_request).count() as u32;
             listener.waiting = listener.waiting.min(unsent + host.untaken_requests(listener.channel, key));
         }
-        listener.waiting < listener.backlog
+        if listener.waiting < room { Ok(()) } else { Err(RefusalCause::BacklogFull) }
     }
 
     fn tell_request(&mut self, key: IdKey, listener: IdKey, data: &[u8], with: impl FnOnce(IdEvent) -> IdEvent) {

@@ -32,6 +32,8 @@ pub struct Accept {
     pub ack_delay: u8,
     /// Private data.
     pub private_data: [u8; 196],
+    /// Longest time for the peer's confirmation, if that is not the peer's to say.
+    pub patience: Option<Duration>,
 }
 
 impl ConnectionManager {
@@ -109,6 +111,7 @@ impl ConnectionManager {
             private_data: how.private_data,
         };
         let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
+        let total = how.patience.map_or(total, |patience| total.min(patience));
         self.leave_backlog(id);
         self.send_repeated(id, CmMessage::Rep(rep), now, total);
         Ok(())

@@ -9,12 +9,18 @@ use crate::{
     refused::{RefusalCause, RefusedConnection},
     time,
     wire::{
-        CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
-        reject_reason,
+        CaGuid, CmMessage, CommId, Drep, Dreq, MAD_BYTES, Mad, Mra, Rej, RejectedMessage, Rep, Req, Rtu, TransactionId,
+        receiver_number, reject_reason,
     },
 };
 
 impl ConnectionManager {
+    /// Whether a datagram names a connection with its sender: no other host can know the number.
+    pub fn is_answer(&self, from: PeerAddress, bytes: &[u8; MAD_BYTES]) -> bool {
+        let connection = receiver_number(bytes).and_then(|id| self.connections.get(&id));
+        connection.is_some_and(|connection| connection.peer == from)
+    }
+
     /// The payload of a datagram to queue pair 1.
     pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], now: Duration) {
         self.now = now;

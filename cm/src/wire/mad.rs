@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::{
-    Drep, Dreq, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, TransactionId,
+    CommId, Drep, Dreq, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, TransactionId,
     body::{BODY_BYTES, BodyReader, BodyWriter},
 };
 
@@ -147,6 +147,19 @@ pub struct Mad {
     pub modifier: u32,
     /// Message.
     pub message: CmMessage,
+}
+
+/// The number that the receiver of an answer gave to the connection that it is about: a REQ or
+/// SIDR_REQ has none. Looks at nothing else of the datagram.
+pub fn receiver_number(bytes: &[u8; MAD_BYTES]) -> Option<CommId> {
+    let number = |at| CommId(u32::from_be_bytes(core::array::from_fn(|byte| bytes[HEADER_BYTES + at + byte])));
+    match Attribute::from_number(u16::from_be_bytes([bytes[16], bytes[17]]))? {
+        Attribute::Req | Attribute::SidrReq | Attribute::Lap | Attribute::Apr => None,
+        Attribute::SidrRep => Some(number(0)),
+        Attribute::Mra | Attribute::Rej | Attribute::Rep | Attribute::Rtu | Attribute::Dreq | Attribute::Drep => {
+            Some(number(4))
+        }
+    }
 }
 
 impl Mad {

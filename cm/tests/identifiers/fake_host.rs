@@ -20,13 +20,23 @@ pub(crate) struct FakeHost {
     pub(crate) is_privileged: bool,
     /// Requests that the program has not taken.
     pub(crate) untaken: u32,
+    /// The peers are known.
+    pub(crate) knows_peers: bool,
     pub(crate) joined: Vec<IpAddr>,
     pub(crate) ephemeral_ports: RangeInclusive<u16>,
 }
 
 impl FakeHost {
     pub(crate) const fn new(number: u8, ephemeral_ports: RangeInclusive<u16>) -> Self {
-        Self { number, is_neighbor_known: true, is_privileged: false, untaken: 0, joined: Vec::new(), ephemeral_ports }
+        Self {
+            number,
+            is_neighbor_known: true,
+            is_privileged: false,
+            untaken: 0,
+            knows_peers: true,
+            joined: Vec::new(),
+            ephemeral_ports,
+        }
     }
 
     pub(crate) fn address(&self) -> IpAddr {
@@ -51,6 +61,10 @@ impl FakeHost {
 }
 
 impl Host for FakeHost {
+    fn is_known(&self, _: &PeerAddress) -> bool {
+        self.knows_peers
+    }
+
     fn local(&mut self, address: IpAddr, scope: u32) -> Result<DeviceAddress, CmErrno> {
         if address == self.address() {
             return Ok(self.device_address());

@@ -2,6 +2,7 @@
 //! errors and ports that programs see.
 
 mod fake_host;
+mod strangers;
 mod world;
 
 use std::{
@@ -351,7 +352,6 @@ fn other_limits_end_nothing_and_hold_from_then_on() {
     assert_eq!((create(&mut world), world.ids[1].len()), (Err(CmErrno::NoMemory), 3));
     world.ids[1].set_limits(0, 4);
     let more = create(&mut world).expect("one more");
-    world.hosts[1].is_read = true;
     for key in keys.into_iter().chain([more]) {
         world.destroy(1, key);
     }
@@ -397,7 +397,6 @@ fn refusals_are_noted_with_user_and_reason_at_both_ends() {
     assert_eq!(refusals(&mut world, 1), [(Some(7), RefusalCause::ByProgram(28))]);
     assert_eq!(refusals(&mut world, 0), [(Some(6), RefusalCause::ByPeer(28))]);
     // The limits of the user, and of the host; the other request comes again.
-    world.hosts[1].is_read = true;
     world.ids[1].set_limits(1000, 2);
     world.run(SECOND);
     assert_eq!(refusals(&mut world, 1).first(), Some(&(Some(7), RefusalCause::IdentifiersFull)));

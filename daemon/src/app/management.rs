@@ -18,12 +18,14 @@ const MADS: usize = 64;
 const DISCONNECTING_MAX: Duration = Duration::from_millis(500);
 
 impl Daemon {
-    /// Takes management datagrams, a bounded number.
+    /// Takes management datagrams, a bounded number. If some are left the fd stays readable.
     pub(super) fn on_mads(&mut self) {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
-        let clients = &mut self.clients;
-        self.mads.drain(MADS, |mad| clients.on_mad(&mad, &mut environment));
+        self.mads.drain(|mad| self.clients.on_mad(&mad, &environment));
+        if self.clients.take_datagrams(MADS, &mut environment) {
+            self.mads.ring();
+        }
     }
 }
 
@@ -45,6 +47,7 @@ pub(super) fn disconnect(mads: &MadReceiver, clients: &mut Clients, environment:
             &mut [PollFd::new(mads.as_fd(), PollFlags::POLLIN)],
             PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO),
         );
-        mads.drain(MADS, |mad| clients.on_mad(&mad, environment));
+        mads.drain(|mad| clients.on_mad(&mad, environment));
+        while clients.take_datagrams(MADS, environment) && Instant::now() < end {}
     }
 }

@@ -204,10 +204,16 @@ impl Clients {
         self.registry.cm.counters()
     }
 
-    /// A management datagram came to queue pair 1.
-    pub fn on_mad(&mut self, mad: &ReceivedMad, environment: &mut Environment<'_>) {
+    /// A management datagram came to queue pair 1. It waits for [`Self::take_datagrams`].
+    pub fn on_mad(&mut self, mad: &ReceivedMad, environment: &Environment<'_>) {
         self.registry.cm.on_mad(mad, environment);
+    }
+
+    /// Handles up to `budget` management datagrams; true if some are left.
+    pub fn take_datagrams(&mut self, budget: usize, environment: &mut Environment<'_>) -> bool {
+        let are_left = self.registry.cm.take_datagrams(budget, environment);
         self.watch_cm_channels();
+        are_left
     }
 
     fn end_some_ids(&mut self, environment: &mut Environment<'_>) {

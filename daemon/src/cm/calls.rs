@@ -121,9 +121,9 @@ impl CmCalls<'_, '_> {
         &mut self,
         act: impl FnOnce(&mut Identifiers, &mut CmHost<'_, '_>) -> Result<T, CmErrno>,
     ) -> Result<T, CallRefused> {
-        let ConnectionService { ids, devices, routes, channels, owners, .. } = &mut *self.service;
+        let ConnectionService { ids, devices, known, routes, channels, owners, .. } = &mut *self.service;
         let owner = owners.get(&self.session).copied();
-        let mut host = CmHost::new(devices, routes, channels, self.environment, owner);
+        let mut host = CmHost::new(devices, known, routes, channels, self.environment, owner);
         Ok(act(ids, &mut host)?)
     }
 

@@ -46,6 +46,7 @@ impl ConnectionService {
             ("cm_out_of_state", counters.out_of_state),
             ("cm_no_room", counters.no_room),
             ("cm_wrong_address", self.wrong_address),
+            ("cm_receive_dropped", self.intake.dropped),
             ("cm_send_dropped", self.routes.dropped),
         ];
         for (attribute, [sent, repeated, received, duplicates]) in NAMES {

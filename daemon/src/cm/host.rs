@@ -1,6 +1,6 @@
 //! The network of this host as identifiers see it.
 
-use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
 
 use roced_cm::{
     PeerAddress,
@@ -9,7 +9,7 @@ use roced_cm::{
 };
 use roced_types::{DeviceId, address_of, node_guid};
 
-use super::{CmDevice, IdOwner, channel::EventChannel, mad_routes::MadRoutes};
+use super::{CmDevice, IdOwner, channel::EventChannel, known_peers::KnownPeers, mad_routes::MadRoutes};
 use crate::{
     environment::{Environment, Network},
     net::{GidTableEntry, RoceVersion},
@@ -25,6 +25,7 @@ const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// The network, borrowed for one step of the control thread.
 pub(super) struct CmHost<'a, 'e> {
     devices: &'a [CmDevice],
+    known: &'a KnownPeers,
     routes: &'a mut MadRoutes,
     channels: &'a mut BTreeMap<u32, EventChannel>,
     environment: &'a mut Environment<'e>,
@@ -35,12 +36,13 @@ pub(super) struct CmHost<'a, 'e> {
 impl<'a, 'e> CmHost<'a, 'e> {
     pub(super) const fn new(
         devices: &'a [CmDevice],
+        known: &'a KnownPeers,
         routes: &'a mut MadRoutes,
         channels: &'a mut BTreeMap<u32, EventChannel>,
         environment: &'a mut Environment<'e>,
         owner: Option<IdOwner>,
     ) -> Self {
-        Self { devices, routes, channels, environment, owner }
+        Self { devices, known, routes, channels, environment, owner }
     }
 
     /// The GID of a device that is `address`, by RoCEv2; on interface `scope` if that is not 0.
@@ -101,13 +103,17 @@ pub(super) fn entry_of(network: &dyn Network, peer: &PeerAddress) -> Option<GidT
 }
 
 /// Addresses of a received datagram. The VLAN is that of the address it came to; a datagram of
-/// another VLAN is not for it.
+/// another VLAN is not for it, and one from an address of this host is forged: those of this host
+/// are handed over.
 pub(super) fn peer_of(mad: &ReceivedMad, environment: &Environment<'_>) -> Option<PeerAddress> {
     if mad.is_roce_v1 {
         // Answers go by RoCEv2.
         return None;
     }
     let network = &*environment.network;
+    if network.has_address(address_of(mad.remote)) {
+        return None;
+    }
     let is_known = !network.port(mad.device).strips_vlan_tags || mad.vlan.is_some();
     let fits = |entry: &GidTableEntry| !is_known || entry.vlan == mad.vlan;
     let (_, entry) = gid_of_address(network, mad.device, address_of(mad.local), fits)?;
@@ -175,6 +181,11 @@ impl Host for CmHost<'_, '_> {
     fn is_reachable(&mut self, peer: PeerAddress) -> bool {
         handed_over(&peer, self.devices, self.environment).is_some()
             || self.routes.is_reachable(peer, self.account(), self.environment)
+    }
+
+    fn is_known(&self, peer: &PeerAddress) -> bool {
+        // Datagrams of this host's own addresses are handed over.
+        self.known.contains(peer, Instant::now()) || self.environment.network.has_address(address_of(peer.remote))
     }
 
     fn untaken_requests(&mut self, channel: u32, listener: IdKey) -> u32 {
@@ -300,9 +311,9 @@ mod tests {
 
     fn with_host<T>(network: &mut AddressTable, act: impl FnOnce(&mut CmHost<'_, '_>) -> T) -> T {
         let devices = [CmDevice { id: DEVICE, worker: WorkerId(0) }];
-        let (mut routes, mut channels) = (MadRoutes::default(), BTreeMap::new());
+        let (known, mut routes, mut channels) = (KnownPeers::default(), MadRoutes::default(), BTreeMap::new());
         let mut environment = Environment { workers: &mut NoWorkers, network };
-        act(&mut CmHost::new(&devices, &mut routes, &mut channels, &mut environment, None))
+        act(&mut CmHost::new(&devices, &known, &mut routes, &mut channels, &mut environment, None))
     }
 
     /// As VLAN interfaces of one adapter have it.

@@ -13,6 +13,8 @@ mod calls;
 mod channel;
 mod counters;
 mod host;
+mod intake;
+mod known_peers;
 mod mad_routes;
 mod refusals;
 
@@ -39,6 +41,8 @@ pub(crate) use self::calls::{CallRefused, Caller};
 use self::{
     channel::{EventChannel, WriteState},
     host::CmHost,
+    intake::{IncomingMad, Intake},
+    known_peers::KnownPeers,
     mad_routes::MadRoutes,
     refusals::RefusalLog,
 };
@@ -91,7 +95,10 @@ pub(crate) struct ConnectionService {
     qps: BTreeMap<Qpn, u32>,
     /// New channels, and those that wait for room or do not any more.
     changed: BTreeMap<u32, Interest>,
-    /// Datagrams to an address or VLAN that the device does not have.
+    /// Received datagrams that wait.
+    intake: Intake,
+    known: KnownPeers,
+    /// Datagrams to an address or VLAN that the device does not have, or from one of this host.
     wrong_address: u64,
     refusals: RefusalLog,
     epoch: Instant,
@@ -138,6 +145,8 @@ impl ConnectionService {
             channels_of_user: BTreeMap::new(),
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
+            intake: Intake::default(),
+            known: KnownPeers::default(),
             wrong_address: 0,
             refusals: RefusalLog::default(),
             epoch: Instant::now(),
@@ -190,7 +199,8 @@ impl ConnectionService {
                 self.ending.pop_front();
                 continue;
             };
-            let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
+            let mut host =
+                CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
             // It is there.
             let _ = self.ids.destroy(key, &mut host, now);
         }
@@ -212,19 +222,29 @@ impl ConnectionService {
         self.qps.remove(&qpn);
     }
 
-    /// A datagram to queue pair 1.
-    pub(crate) fn on_mad(&mut self, mad: &ReceivedMad, environment: &mut Environment<'_>) {
+    /// A datagram to queue pair 1. It waits for [`Self::take_datagrams`].
+    pub(crate) fn on_mad(&mut self, mad: &ReceivedMad, environment: &Environment<'_>) {
         let Some(from) = host::peer_of(mad, environment) else {
             self.wrong_address += 1;
             return;
         };
-        self.take_datagram(from, &mad.bytes, environment);
-        self.flush(environment);
+        let is_answer = self.ids.connections().is_answer(from, &mad.bytes);
+        self.intake.put(IncomingMad { from, bytes: mad.bytes }, is_answer, &mut self.known, Instant::now());
+    }
+
+    /// Handles up to `budget` of the datagrams that wait; true if some are left.
+    pub(crate) fn take_datagrams(&mut self, budget: usize, environment: &mut Environment<'_>) -> bool {
+        for _ in 0..budget {
+            let Some(IncomingMad { from, bytes }) = self.intake.take() else { break };
+            self.take_datagram(from, &bytes, environment);
+            self.flush(environment);
+        }
+        !self.intake.is_empty()
     }
 
     fn take_datagram(&mut self, from: PeerAddress, bytes: &[u8; MAD_BYTES], environment: &mut Environment<'_>) {
         let now = self.now();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
+        let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_datagram(from, bytes, &mut host, now);
     }
 
@@ -253,7 +273,7 @@ impl ConnectionService {
     /// Time has passed.
     pub(crate) fn on_deadline(&mut self, environment: &mut Environment<'_>) {
         let now = self.now();
-        let mut host = CmHost::new(&self.devices, &mut self.routes, &mut self.channels, environment, None);
+        let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_timeout(&mut host, now);
         self.routes.drop_unused(Instant::now(), environment);
         self.ask_neighbors(environment);

@@ -1,0 +1,112 @@
+//! Requests of hosts that may not exist.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use roced_cm::{
+    PeerAddress,
+    identifiers::{EventKind, IdKey, IdService, Identifiers},
+    wire::{
+        Attribute, CaGuid, CmMessage, CmaAddress, CmaHeader, CommId, ConnectionPath, MAD_BYTES, Mad, PortSpace, Req,
+        Rtu, ServiceId, TransactionId,
+    },
+};
+use roced_types::{DeviceId, Qpn, gid_of};
+
+use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
+
+/// Of one listener, until a confirmation.
+const STRANGERS_MAX: u32 = 128;
+
+/// Requests of strangers may be as many as the backlog but for its last eighth, which known peers
+/// have.
+#[test]
+fn known_peers_have_a_part_of_the_backlog_for_themselves() {
+    let mut world = World::new();
+    world.listen(IdService::Reliable, 16);
+    let active: Vec<IdKey> = (0..20).map(|_| world.routed(IdService::Reliable)).collect();
+    world.hosts[1].knows_peers = false;
+    for key in &active {
+        world.connect(*key, b"");
+    }
+    world.run(SECOND);
+    assert_eq!(world.events[1].len(), 14);
+    world.hosts[1].knows_peers = true;
+    world.run(2 * SECOND);
+    assert_eq!(world.events[1].len(), 16);
+    world.end();
+}
+
+/// A program accepts all; the senders do not exist.
+#[test]
+fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig { seed: [2; 32], connections_max: 10_000 }, 5000);
+    let listener = world.listen(IdService::Reliable, 0);
+    world.hosts[1].knows_peers = false;
+    let ask = |world: &mut World, number: u32| {
+        let (from, mad) = request(number, world.hosts[1].address());
+        world.ids[1].on_datagram(from, &mad.to_bytes(), &mut world.hosts[1], world.now);
+        let event = world.ids[1].poll_event()?;
+        assert_eq!((event.kind, event.owner), (EventKind::ConnectRequest, listener));
+        world.ids[1].accept(event.key, 1 + u64::from(number), &parameters(20 + number), b"", world.now).ok()?;
+        Some(event.key)
+    };
+    let accepted: Vec<IdKey> = (0..2000).map_while(|number| ask(&mut world, number)).collect();
+    assert_eq!(accepted.len(), STRANGERS_MAX as usize);
+    // One of them exists.
+    let mut numbers = Vec::new();
+    while let Some(transmit) = world.ids[1].poll_transmit() {
+        if let CmMessage::Rep(rep) = transmit.mad.message {
+            numbers.push((transmit.to, rep.local, rep.remote));
+        }
+    }
+    let (first, local, remote) = numbers[0];
+    let rtu = CmMessage::Rtu(Rtu { local: remote, remote: local, private_data: [0; 224] });
+    let rtu = Mad { transaction: TransactionId(1), modifier: 0, message: rtu };
+    world.ids[1].on_datagram(first, &rtu.to_bytes(), &mut world.hosts[1], world.now);
+    assert_eq!(world.ids[1].poll_event().map(|event| event.kind), Some(EventKind::Established));
+    assert!(ask(&mut world, 3000).is_some() && ask(&mut world, 3001).is_none(), "there was room for one");
+    // A known peer has room all the same.
+    world.hosts[1].knows_peers = true;
+    assert!(ask(&mut world, 3002).is_some());
+    // Those that came when there were many are given up soon: their peer has a minute else.
+    world.now += 5 * SECOND;
+    world.ids[1].on_timeout(&mut world.hosts[1], world.now);
+    let ended: Vec<_> = std::iter::from_fn(|| world.ids[1].poll_event()).collect();
+    assert!(ended.iter().all(|event| event.kind == EventKind::Unreachable));
+    assert_eq!(ended.len(), STRANGERS_MAX as usize / 2 + 1, "the later half, and the one of the room");
+    while world.ids[1].poll_transmit().is_some() {}
+    for key in world.ids[1].of_channel(OWNER, CHANNEL).collect::<Vec<_>>() {
+        world.destroy(1, key);
+    }
+    while world.ids[1].poll_transmit().is_some() {}
+    assert!(world.ids[1].is_empty());
+}
+
+/// A REQ of a host of its own.
+fn request(number: u32, to: IpAddr) -> (PeerAddress, Mad) {
+    let source = Ipv4Addr::from(0x0b00_0001 + number);
+    let IpAddr::V4(destination) = to else { panic!("the hosts have IPv4 addresses") };
+    let gids = [IpAddr::V4(source), to].map(gid_of);
+    let addresses = CmaAddress::Ipv4([source.octets(), destination.octets()]);
+    let mut private_data = [0; 92];
+    private_data[..CmaHeader::BYTES].copy_from_slice(&CmaHeader { source_port: 1, addresses }.to_bytes());
+    let mut zeros = [0; MAD_BYTES];
+    zeros[..4].copy_from_slice(&[1, 7, 2, 3]);
+    zeros[17] = Attribute::Req.number() as u8;
+    let CmMessage::Req(req) = Mad::from_bytes(&zeros).expect("the header is right").message else { panic!("a REQ") };
+    let req = Req {
+        local: CommId(1 + number),
+        service_id: ServiceId::of(PortSpace::Tcp, PORT),
+        local_ca: CaGuid(u64::from(number) + 1),
+        qpn: Qpn::from_wire(100 + number),
+        path_mtu: 3,
+        local_response_timeout: 20,
+        max_cm_retries: 15,
+        primary: ConnectionPath { local_gid: gids[0], remote_gid: gids[1], ack_timeout: 10, ..req.primary },
+        private_data,
+        ..req
+    };
+    let from = PeerAddress { device: DeviceId(0), vlan: None, local: gids[1], remote: gids[0] };
+    (from, Mad { transaction: TransactionId(number.into()), modifier: 0, message: CmMessage::Req(req) })
+}

@@ -1,0 +1,233 @@
+//! Received datagrams before the connection manager takes them.
+//!
+//! Any host can send as many as the wire carries, in the name of any address, and each costs the
+//! control thread microseconds. So they do not wait in one line:
+//!
+//! ```text
+//!   names a connection with its sender ──► answers, by address ───┐ first
+//!   from a peer that has done so before ─► known, by address ─────┼──► connection manager
+//!   all others ──────────────────────────► strangers, by address ─┘ at least one of eight
+//! ```
+//!
+//! A number of a connection is random, and only its peer learns it. So a forged address is found
+//! among the strangers, unless it is that of a known peer. Addresses with equal right take turns, also
+//! peers that send answers without end.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher as _, RandomState},
+    time::Instant,
+};
+
+use roced_cm::{PeerAddress, wire::MAD_BYTES};
+
+use super::known_peers::KnownPeers;
+
+/// Shares of each line. Each address has one, chosen by a hash with a random key.
+const SHARES: usize = 256;
+
+/// Datagrams of one share that wait at a time: 5 MiB of all shares. A peer has no more requests
+/// than that under way.
+const SHARE_MAX: usize = 64;
+
+/// One of so many datagrams is a stranger's while some wait.
+const STRANGER_EVERY: u32 = 8;
+
+/// A datagram with the addresses that it came from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IncomingMad {
+    pub(super) from: PeerAddress,
+    pub(super) bytes: [u8; MAD_BYTES],
+}
+
+/// The lines in which datagrams wait.
+#[derive(Debug)]
+pub(super) struct Intake {
+    answers: ShareQueues,
+    of_known: ShareQueues,
+    of_strangers: ShareQueues,
+    /// Datagrams since the last one of a stranger.
+    since_stranger: u32,
+    /// Datagrams without room.
+    pub(super) dropped: u64,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        Self {
+            answers: ShareQueues::new(),
+            of_known: ShareQueues::new(),
+            of_strangers: ShareQueues::new(),
+            since_stranger: 0,
+            dropped: 0,
+        }
+    }
+}
+
+impl Intake {
+    /// Adds a datagram to its line, or drops and counts it. `is_answer`: it names a connection with
+    /// its sender, which is known from now on.
+    pub(super) fn put(&mut self, mad: IncomingMad, is_answer: bool, known: &mut KnownPeers, now: Instant) {
+        let has_room = if is_answer {
+            known.heard(mad.from, now);
+            self.answers.put(mad)
+        } else if known.contains(&mad.from, now) {
+            self.of_known.put(mad)
+        } else {
+            self.of_strangers.put(mad)
+        };
+        self.dropped += u64::from(!has_room);
+    }
+
+    /// Takes the next datagram.
+    pub(super) fn take(&mut self) -> Option<IncomingMad> {
+        if self.since_stranger + 1 >= STRANGER_EVERY
+            && let Some(mad) = self.take_of_stranger()
+        {
+            return Some(mad);
+        }
+        if let Some(mad) = self.answers.take().or_else(|| self.of_known.take()) {
+            self.since_stranger = self.since_stranger.saturating_add(1);
+            return Some(mad);
+        }
+        self.take_of_stranger()
+    }
+
+    fn take_of_stranger(&mut self) -> Option<IncomingMad> {
+        let mad = self.of_strangers.take()?;
+        self.since_stranger = 0;
+        Some(mad)
+    }
+
+    /// No datagram waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.of_known.is_empty() && self.of_strangers.is_empty()
+    }
+}
+
+/// Queues that take turns.
+#[derive(Debug)]
+struct ShareQueues {
+    queues: Vec<VecDeque<IncomingMad>>,
+    /// Those with datagrams, in the order of their turns.
+    turns: VecDeque<usize>,
+    hash: RandomState,
+}
+
+impl ShareQueues {
+    fn new() -> Self {
+        Self {
+            queues: (0..SHARES).map(|_| VecDeque::new()).collect(),
+            turns: VecDeque::with_capacity(SHARES),
+            hash: RandomState::new(),
+        }
+    }
+
+    fn share_of(&self, peer: &PeerAddress) -> usize {
+        self.hash.hash_one(peer.remote) as usize % SHARES
+    }
+
+    /// False if the share has no room.
+    fn put(&mut self, mad: IncomingMad) -> bool {
+        let share = self.share_of(&mad.from);
+        let queue = &mut self.queues[share];
+        if queue.len() >= SHARE_MAX {
+            return false;
+        }
+        if queue.is_empty() {
+            self.turns.push_back(share);
+        }
+        queue.push_back(mad);
+        true
+    }
+
+    fn take(&mut self) -> Option<IncomingMad> {
+        let share = self.turns.pop_front()?;
+        let mad = self.queues[share].pop_front();
+        if !self.queues[share].is_empty() {
+            self.turns.push_back(share);
+        }
+        mad
+    }
+
+    fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_types::DeviceId;
+
+    use super::*;
+
+    fn mad(host: u16, number: u8) -> IncomingMad {
+        let [high, low] = host.to_be_bytes();
+        let remote = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, high, low];
+        let from = PeerAddress { device: DeviceId(0), vlan: None, local: [1; 16], remote };
+        IncomingMad { from, bytes: [number; MAD_BYTES] }
+    }
+
+    fn taken(intake: &mut Intake) -> Vec<IncomingMad> {
+        std::iter::from_fn(|| intake.take()).collect()
+    }
+
+    /// Every address of strangers floods; the request of a known peer and answers come through.
+    #[test]
+    fn a_flood_of_strangers_keeps_no_known_peer_waiting() {
+        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        intake.put(mad(1, 1), true, &mut known, now);
+        assert_eq!(intake.take(), Some(mad(1, 1)));
+        for host in 2..40_000 {
+            intake.put(mad(host, 0), false, &mut known, now);
+        }
+        assert_eq!(intake.dropped, 40_000 - 2 - (SHARES * SHARE_MAX) as u64);
+        intake.put(mad(1, 2), false, &mut known, now);
+        intake.put(mad(1, 3), true, &mut known, now);
+        let first: Vec<_> = (0..3).filter_map(|_| intake.take()).collect();
+        assert_eq!((first[0], first[1]), (mad(1, 3), mad(1, 2)));
+        assert_eq!(first[2].bytes[0], 0, "then strangers again");
+    }
+
+    #[test]
+    fn known_peers_leave_strangers_a_turn() {
+        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        for number in 0..50 {
+            intake.put(mad(1, number), true, &mut known, now);
+        }
+        intake.put(mad(2, 0), false, &mut known, now);
+        let all = taken(&mut intake);
+        assert_eq!(all.len(), 51);
+        assert_eq!(all.iter().position(|taken| *taken == mad(2, 0)), Some(STRANGER_EVERY as usize - 1));
+    }
+
+    /// A peer floods with answers about a connection that it has.
+    #[test]
+    fn answers_of_a_peer_take_turns_with_those_of_others() {
+        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let share = |host: u16| intake.answers.share_of(&mad(host, 0).from);
+        let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
+        for _ in 0..1000 {
+            intake.put(mad(1, 0), true, &mut known, now);
+        }
+        intake.put(mad(other, 7), true, &mut known, now);
+        assert_eq!(intake.dropped, 1000 - SHARE_MAX as u64);
+        assert_eq!((intake.take(), intake.take()), (Some(mad(1, 0)), Some(mad(other, 7))));
+    }
+
+    #[test]
+    fn strangers_take_turns_by_address() {
+        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        for number in 0..=255 {
+            intake.put(mad(1, number), false, &mut known, now);
+        }
+        assert_eq!(intake.dropped, 256 - SHARE_MAX as u64);
+        let share = |host: u16| intake.of_strangers.share_of(&mad(host, 0).from);
+        let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
+        intake.put(mad(other, 7), false, &mut known, now);
+        assert_eq!((intake.take(), intake.take()), (Some(mad(1, 0)), Some(mad(other, 7))));
+        assert!(!intake.is_empty());
+        assert_eq!(taken(&mut intake).len(), SHARE_MAX - 1);
+        assert!(intake.is_empty());
+    }
+}

@@ -1,0 +1,70 @@
+//! Peers of which the address is no forgery: they have named a connection of ours, by a number that
+//! only its peer learns.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use roced_cm::PeerAddress;
+
+/// Known peers. A guess; those that were heard the longest ago are forgotten.
+const KNOWN_MAX: usize = 1 << 12;
+
+/// A known peer from which no answer has come for this time is a stranger again.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+
+/// Known peers, with the time at which they were heard last.
+#[derive(Debug, Default)]
+pub(super) struct KnownPeers {
+    heard: BTreeMap<PeerAddress, Instant>,
+    oldest: BTreeSet<(Instant, PeerAddress)>,
+}
+
+impl KnownPeers {
+    /// A peer has named a connection of ours.
+    pub(super) fn heard(&mut self, peer: PeerAddress, now: Instant) {
+        if let Some(before) = self.heard.insert(peer, now) {
+            self.oldest.remove(&(before, peer));
+        }
+        self.oldest.insert((now, peer));
+        if self.heard.len() > KNOWN_MAX
+            && let Some((_, oldest)) = self.oldest.pop_first()
+        {
+            self.heard.remove(&oldest);
+        }
+    }
+
+    /// Whether a peer is known.
+    pub(super) fn contains(&self, peer: &PeerAddress, now: Instant) -> bool {
+        self.heard.get(peer).is_some_and(|heard| now.saturating_duration_since(*heard) < KNOWN_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_types::DeviceId;
+
+    use super::*;
+
+    fn peer(host: u16) -> PeerAddress {
+        let [high, low] = host.to_be_bytes();
+        let remote = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, high, low];
+        PeerAddress { device: DeviceId(0), vlan: None, local: [1; 16], remote }
+    }
+
+    #[test]
+    fn the_peer_that_was_silent_the_longest_is_forgotten_first_and_each_in_the_end() {
+        let (mut known, start) = (KnownPeers::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for host in 0..=KNOWN_MAX as u16 {
+            known.heard(peer(host), at(host.into()));
+            // The first is heard again and again.
+            known.heard(peer(0), at(host.into()));
+        }
+        let end = at(KNOWN_MAX as u64);
+        assert!(known.contains(&peer(0), end) && !known.contains(&peer(1), end));
+        assert_eq!((known.heard.len(), known.oldest.len()), (KNOWN_MAX, KNOWN_MAX));
+        assert!(!known.contains(&peer(0), end + KNOWN_FOR));
+    }
+}
