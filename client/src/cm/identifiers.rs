@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_takes_along_what_it_has_at_its_end() {
+    fn the_end_of_a_channel_removes_its_identifiers() {
         let mut table = IdentifierTable::default();
         for number in 1..=3 {
             table.insert(number, CmIdentifier::new(1, 9, 0, 0));

@@ -3,11 +3,13 @@
 
 mod atomics;
 mod bereft;
+mod connect_rate;
 mod connected;
 mod datagrams;
 mod detach_xdp;
 mod drain;
 mod end;
+mod flood;
 mod groups;
 mod hello;
 mod lives;
@@ -20,7 +22,10 @@ mod srq;
 mod unreliable;
 mod windows;
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -219,6 +224,38 @@ enum Program {
         /// Version of the client ABI.
         version: u32,
     },
+    /// Accept all connections at an address, each until its peer ends it.
+    AcceptAll {
+        /// Address and port.
+        at: SocketAddr,
+    },
+    /// Make connections at a rate, and end each.
+    ConnectAtRate {
+        /// Listener.
+        to: SocketAddr,
+        /// Connections a second.
+        per_second: u32,
+        /// Connections.
+        count: u32,
+    },
+    /// Flood queue pair 1 of a peer with management datagrams.
+    Flood {
+        /// Interface to send from.
+        interface: String,
+        /// Its address.
+        own: Ipv4Addr,
+        /// The peer's interface.
+        mac: String,
+        /// The peer's address.
+        peer: Ipv4Addr,
+        /// Port of the requests.
+        port: u16,
+        /// Content of the datagrams.
+        #[arg(value_enum)]
+        content: flood::Content,
+        /// How long, ms.
+        time_ms: u64,
+    },
     /// All operations with `rxe-peer`.
     Rxe {
         /// Where it runs.
@@ -267,6 +304,12 @@ fn main() -> Result<()> {
         Program::Outlive => outlive::outlive(),
         Program::DetachXdp { program } => detach_xdp::detach(program),
         Program::Hello { version } => hello::say_hello(version),
+        Program::AcceptAll { at } => connect_rate::accept(at),
+        Program::ConnectAtRate { to, per_second, count } => connect_rate::connect(to, per_second, count),
+        Program::Flood { interface, own, mac, peer, port, content, time_ms } => {
+            let to = flood::Target::new(&mac, peer, port)?;
+            flood::flood(&interface, own, to, content, Duration::from_millis(time_ms))
+        }
         Program::Rxe { address, port, wrong_keys } => rxe::run(address, port, wrong_keys),
     }
 }

@@ -365,3 +365,44 @@ pub(crate) fn the_measuring_tool(_: &Settings) -> Result<()> {
     drop(server);
     nothing_is_left(&lab)
 }
+
+/// The interface of a host, for frames to it.
+fn mac(lab: &Lab, host: Host) -> Result<String> {
+    let told = lab.run(host, "ip", &["-j", "link", "show", "dev", "eth0"], SOON)?.success()?;
+    let links: serde_json::Value = serde_json::from_str(&told)?;
+    Ok(links[0]["address"].as_str().context("eth0 has an address")?.to_owned())
+}
+
+/// Management datagrams at full rate: requests of hosts that do not exist to a listener, and answers
+/// with any numbers. A peer goes on to connect to that listener a hundred times a second, data moves
+/// and is right, and in the end nothing is left.
+pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()> {
+    const PORT: &str = "18700";
+    let lab = Lab::up(&[])?;
+    let at = format!("{PEER_IPV4}:{PORT}");
+    let mut server = lab.start(Host::B, settings.client, &["accept-all", &at])?;
+    server.expect("listening", SOON)?;
+    let seconds = if settings.full { 20 } else { 3 };
+    let connect =
+        |count: u32| lab.start(Host::A, settings.client, &["connect-at-rate", &at, "100", &count.to_string()]);
+    connect(10)?.end(LIMIT)?.success().context("before the flood")?;
+    let _receiver = Server::start(&lab, Host::B, &[])?;
+    let mac = mac(&lab, Host::B)?;
+    let time_ms = (seconds * 1000 + 1000).to_string();
+    // The first reaches neither a connection manager nor roced.
+    for content in ["nothing", "requests", "answers"] {
+        let words = ["flood", "eth0", OWN_IPV4, &mac, PEER_IPV4, PORT, content, &time_ms];
+        let mut flood = lab.start(Host::A, settings.client, &words)?;
+        flood.expect("floods", SOON)?;
+        let time_s = seconds.to_string();
+        let transfer = ["bw", PEER_IPV4, "--op", "write", "--seconds", &time_s];
+        let transfer = lab.start(Host::A, "roce-perf", &transfer)?;
+        let told = connect(100 * seconds)?.end(LIMIT)?.success().context(content)?;
+        let moved = transfer.end(LIMIT)?.success().context(content)?;
+        let flooded = flood.end(LIMIT)?.success()?;
+        print!("\n    {content}: {}; {}\n{moved}", flooded.trim(), told.trim());
+    }
+    server.signal(Signal::SIGKILL)?;
+    server.end(SOON)?;
+    nothing_is_left(&lab)
+}
