@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
-//! among the strangers, unless it is that of a known peer. Addresses with equal right take turns, also
-//! peers that send answers without end.
+//! among the strangers, unless it is that of a known peer. Addresses with equal right take turns,
+//! also peers that send answers without end.
 
 use std::{
     collections::VecDeque,

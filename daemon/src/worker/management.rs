@@ -27,8 +27,8 @@ use roced_transport::{
 };
 use roced_types::DeviceId;
 
-/// Received datagrams that wait for the control thread, of all workers: 1.3 MiB. A flood at 100,000 a
-/// second takes 40 ms to fill it, in which even a busy machine gives the control thread a turn.
+/// Received datagrams that wait for the control thread, of all workers: 1.3 MiB. A flood at 100,000
+/// a second takes 40 ms to fill it, in which even a busy machine gives the control thread a turn.
 const RECEIVED: usize = 4096;
 
 /// Received datagrams of one share that wait at a time.
@@ -177,8 +177,8 @@ impl MadSender {
 }
 
 impl MadReceiver {
-    /// Takes the datagrams that wait. Peers can send without end, so it takes no more than the queue
-    /// holds; then the fd stays readable.
+    /// Takes the datagrams that wait. Peers can send without end, so it takes no more than the
+    /// queue holds; then the fd stays readable.
     pub fn drain(&self, mut on_mad: impl FnMut(ReceivedMad)) {
         // Before popping, so that none is overlooked. EAGAIN when nothing was announced.
         let _ = self.shared.doorbell.read();

@@ -107,7 +107,8 @@ fn scrambled(number: u32) -> u32 {
 fn frame(number: u32, own: Ipv4Addr, mac: [u8; 6], to: Target, content: Content) -> Result<Vec<u8>> {
     let random = scrambled(number);
     // Every second answer is in the name of this host.
-    let source = if content == Content::Answers && number % 2 == 0 { own } else { stranger(random, to.address) };
+    let source =
+        if content == Content::Answers && number.is_multiple_of(2) { own } else { stranger(random, to.address) };
     let message = match content {
         Content::Requests | Content::Nothing => request(number, source, to),
         Content::Answers => answer(number, random),

@@ -373,9 +373,9 @@ fn mac(lab: &Lab, host: Host) -> Result<String> {
     Ok(links[0]["address"].as_str().context("eth0 has an address")?.to_owned())
 }
 
-/// Management datagrams at full rate: requests of hosts that do not exist to a listener, and answers
-/// with any numbers. A peer goes on to connect to that listener a hundred times a second, data moves
-/// and is right, and in the end nothing is left.
+/// Management datagrams at full rate: requests of hosts that do not exist to a listener, and
+/// answers with any numbers. A peer goes on to connect to that listener a hundred times a second,
+/// data moves and is right, and in the end nothing is left.
 pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()> {
     const PORT: &str = "18700";
     let lab = Lab::up(&[])?;
