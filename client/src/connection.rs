@@ -8,6 +8,9 @@
 //! ```
 //!
 //! Peers may be programs of this crate, of librdmacm over roced, or of Linux's rdma_cm. Service: RC.
+//!
+//! Each connection has an event channel of its own, a descriptor in both processes. A program with
+//! thousands of connections can have one for all: [`crate::cm`].
 
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
