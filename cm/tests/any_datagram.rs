@@ -70,7 +70,7 @@ proptest! {
                 let id = event.id();
                 match event {
                     CmEvent::Requested { .. } | CmEvent::ServiceRequested { .. } => ids.push(id),
-                    CmEvent::Accepted { .. } => manager.confirm(id, [0; 224]).expect("it waits for that"),
+                    CmEvent::Accepted { .. } => manager.confirm(id, [0; 224], now).expect("it waits for that"),
                     _ => {}
                 }
             }

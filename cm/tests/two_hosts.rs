@@ -197,7 +197,7 @@ impl World {
                 assert!(host == 0 && !known.established && !known.ended);
                 known.established = true;
                 self.established[0] += 1;
-                self.managers[0].confirm(id, [0; 224]).expect("it waits for that");
+                self.managers[0].confirm(id, [0; 224], self.now).expect("it waits for that");
                 self.plan(0, id, Plan::Disconnect, Duration::from_secs(5));
             }
             CmEvent::Established { .. } => {
@@ -591,7 +591,7 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
         };
         let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Rep(rep) };
         manager.on_datagram(address(0), &mad.to_bytes(), now);
-        manager.confirm(id, [0; 224]).expect("it was accepted");
+        manager.confirm(id, [0; 224], now).expect("it was accepted");
         manager.destroy(id, now).expect("it is there");
         while manager.poll_transmit().is_some() || manager.poll_event().is_some() {}
         id
@@ -601,6 +601,52 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
     assert_eq!(manager.state(of_one), Some(CmState::DreqSent), "the only one of its user");
     assert_eq!(manager.state(of_other[0]), None, "the oldest of the other");
     assert_eq!(manager.len(), 1 << 14);
+}
+
+/// Passes all messages of both hosts, but for those that are dropped.
+fn pass(managers: &mut [ConnectionManager; 2], now: Duration, is_dropped: impl Fn(&CmMessage) -> bool) {
+    while let Some((host, transmit)) = (0..2).find_map(|host| Some((host, managers[host].poll_transmit()?))) {
+        if !is_dropped(&transmit.mad.message) {
+            managers[1 - host].on_datagram(address(1 - host), &transmit.mad.to_bytes(), now);
+        }
+    }
+}
+
+/// A peer that was asked for patience does not repeat its REP for a minute.
+#[test]
+fn a_late_confirmation_that_is_lost_comes_again() {
+    let mut managers = [manager(0, 19, 10), manager(1, 20, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    let active = managers[0].connect(&wanted(SERVICE, 99), Duration::ZERO).expect("there is room");
+    pass(&mut managers, Duration::ZERO, |_| false);
+    let passive = managers[1].poll_event().expect("a request").id();
+    let how = Accept {
+        qpn: Qpn::from_wire(77),
+        responder_resources: 1,
+        initiator_depth: 1,
+        flow_control: false,
+        rnr_retry_count: 7,
+        srq: false,
+        ack_delay: 15,
+        private_data: [0; 196],
+        patience: None,
+    };
+    managers[1].accept(passive, &how, Duration::ZERO).expect("it waits for that");
+    pass(&mut managers, Duration::ZERO, |_| false);
+    // The program is slow: the REP is repeated, and answered by an MRA.
+    let mut now = Duration::from_millis(300);
+    managers[1].on_timeout(now);
+    pass(&mut managers, now, |_| false);
+    assert_eq!(managers[1].state(passive), Some(CmState::MraRepReceived));
+    managers[0].confirm(active, [0; 224], now).expect("it waits for that");
+    pass(&mut managers, now, |message| matches!(message, CmMessage::Rtu(_)));
+    for _ in 0..100 {
+        now += Duration::from_millis(10);
+        managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        pass(&mut managers, now, |_| false);
+    }
+    assert_eq!(managers[1].state(passive), Some(CmState::Established));
+    assert_eq!(managers[0].poll_timeout(), None, "it is not repeated for ever");
 }
 
 #[test]

@@ -200,7 +200,7 @@ impl Identifiers {
     pub fn confirm(&mut self, key: IdKey, now: Duration) -> Result<(), CmErrno> {
         let id = self.ids.get(&key).ok_or(CmErrno::NoEntry)?;
         let connection = id.connection.ok_or(CmErrno::Invalid)?;
-        let confirmed = self.manager.confirm(connection, [0; 224]);
+        let confirmed = self.manager.confirm(connection, [0; 224], now);
         if confirmed.is_err() {
             self.refuse_attempt(key, now);
         }

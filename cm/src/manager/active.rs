@@ -50,6 +50,9 @@ pub struct Connect {
     pub private_data: [u8; 92],
 }
 
+/// How long an RTU is repeated if the peer was asked to wait for it: once, or twice.
+const LATE_RTU_REPEATED: Duration = Duration::from_millis(800);
+
 impl ConnectionManager {
     /// Asks for a connection. An event says how that ends.
     ///
@@ -125,7 +128,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].
-    pub fn confirm(&mut self, id: CommId, private_data: [u8; 224]) -> Result<(), CmError> {
+    pub fn confirm(&mut self, id: CommId, private_data: [u8; 224], now: Duration) -> Result<(), CmError> {
         let connection = self.connections.get_mut(&id).ok_or(CmError::Unknown)?;
         if connection.state != CmState::RepReceived {
             return Err(CmError::State(connection.state));
@@ -133,9 +136,14 @@ impl ConnectionManager {
         connection.state = CmState::Established;
         let message = CmMessage::Rtu(Rtu { local: id, remote: connection.remote, private_data });
         let (to, transaction) = (connection.peer, connection.transaction);
-        // The peer repeats its REP until this arrives.
-        connection.answer = Some(Mad { transaction, modifier: 0, message });
-        self.send(to, transaction, message);
+        let answer = connection.answer.replace(Mad { transaction, modifier: 0, message });
+        if matches!(answer, Some(Mad { message: CmMessage::Mra(_), .. })) {
+            // The peer was asked to wait: it does not repeat its REP for a minute.
+            self.send_repeated(id, message, now, LATE_RTU_REPEATED);
+        } else {
+            // The peer repeats its REP until this arrives.
+            self.send(to, transaction, message);
+        }
         Ok(())
     }
 }

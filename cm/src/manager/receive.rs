@@ -196,8 +196,11 @@ impl ConnectionManager {
         match (connection.state, connection.answer) {
             (CmState::Established, Some(rtu)) => self.send_again(to, rtu),
             (CmState::RepReceived, _) => {
-                let mra = Mra::new(id, rep.local, RejectedMessage::Rep, time::MRA_SERVICE_TIMEOUT);
-                self.send(to, transaction, CmMessage::Mra(mra));
+                let mra = CmMessage::Mra(Mra::new(id, rep.local, RejectedMessage::Rep, time::MRA_SERVICE_TIMEOUT));
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.answer = Some(Mad { transaction, modifier: 0, message: mra });
+                }
+                self.send(to, transaction, mra);
             }
             _ => {}
         }
