@@ -107,6 +107,7 @@ mod private_memory;
 mod program;
 mod qp;
 mod qp_address;
+mod readiness;
 mod region_memory;
 mod service;
 mod shared_work;

@@ -20,7 +20,6 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
-        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         eventfd::{EfdFlags, EventFd},
         socket::{
             AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
@@ -37,6 +36,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     error::{Error, Result},
+    readiness::Readiness,
     yield_limiter::YieldLimiter,
 };
 
@@ -73,7 +73,7 @@ pub(crate) struct DaemonSession {
     /// Counts 1 while an event waits in `events`.
     event_doorbell: EventFd,
     /// Readable when an event waits, the socket has data, or the daemon is gone.
-    readiness: Epoll,
+    readiness: Readiness,
     gone: AtomicBool,
     yields: YieldLimiter,
     /// The daemon has the descriptor of this process's memory.
@@ -100,12 +100,9 @@ impl DaemonSession {
     pub(crate) fn over(socket: OwnedFd) -> Result<(Self, HelloReply)> {
         let event_doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(Error::kernel("eventfd"))?;
-        let readiness = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::kernel("epoll_create"))?;
-        let interest = |flags| EpollEvent::new(flags, 0);
-        readiness.add(&event_doorbell, interest(EpollFlags::EPOLLIN)).map_err(Error::kernel("epoll_ctl"))?;
-        readiness
-            .add(&socket, interest(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP))
-            .map_err(Error::kernel("epoll_ctl"))?;
+        let readiness = Readiness::new().map_err(Error::kernel("epoll_create"))?;
+        readiness.watch(&event_doorbell, libc::EPOLLIN).map_err(Error::kernel("epoll_ctl"))?;
+        readiness.watch(&socket, libc::EPOLLIN | libc::EPOLLRDHUP).map_err(Error::kernel("epoll_ctl"))?;
         let session = Self {
             socket,
             pid: process::id(),
@@ -224,7 +221,7 @@ impl DaemonSession {
 
     /// Readable when [`Self::next_event`] has a result, which may be that the daemon is gone.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
-        self.readiness.0.as_fd()
+        self.readiness.as_fd()
     }
 
     /// False in a child of the process that opened the session.

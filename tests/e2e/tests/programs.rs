@@ -96,6 +96,16 @@ pub(crate) fn built_library(lab: &Lab) -> Result<PathBuf> {
     Ok(Path::new(which.trim()).parent().context("a folder")?.join("libibverbs.so"))
 }
 
+/// Libraries that replace sockets replace epoll as well, and hold a lock meanwhile.
+pub(crate) fn a_program_with_an_epoll_of_its_own(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile_with("tests/e2e/epoll_of_its_own.c", folder.path(), &["-rdynamic", "-libverbs"])?;
+    let told = lab.run(Host::A, "roce-run", &[&program], LIMIT)?.success()?;
+    ensure!(told.contains("opened without epoll of the program"), "{told}");
+    Ok(())
+}
+
 /// Programs that open the library by either name, as NCCL does, get this one and not the system's,
 /// whether the development package's `libibverbs.so` is installed or not; with each symbol of
 /// rdma-core's newest release by its version, preloaded or by the search path.
