@@ -290,6 +290,10 @@ impl Identifiers {
         if self.of_account.get(&numbers.account).is_some_and(|count| *count >= self.of_account_max) {
             return Err(CmErrno::NoMemory);
         }
+        if numbers.count >= NUMBER_MAX {
+            // Looking for a free one would take long, and strangers can cause it.
+            return Err(CmErrno::NoMemory);
+        }
         let last = &mut numbers.last;
         let numbers = (0..NUMBER_MAX).map(|at| (*last + at) % NUMBER_MAX + 1);
         let mut keys = numbers.map(|number| IdKey { owner, number });
@@ -505,6 +509,7 @@ impl Identifiers {
             self.cancel_resolution(key);
             let Some(id) = self.ids.get_mut(&key) else { continue };
             id.state = IdState::Removed;
+            self.strangers.remove(key);
             if let Some(connection) = id.connection.take() {
                 self.by_connection.remove(&connection);
                 let _ = self.manager.destroy(connection, now);

@@ -118,8 +118,9 @@ pub struct ConnectionManager {
     /// Answered ones that are kept, oldest first.
     answered: VecDeque<CommId>,
     orphans: Orphans,
-    /// Requests that are under way to a peer for a user, and those that wait for their turn.
-    asked: BTreeMap<(PeerAddress, u32), PeerRequests>,
+    /// Requests that are under way to a peer for a user, and those that wait for their turn: DREQs
+    /// (`true`) apart, for others wait for the peer's programs.
+    asked: BTreeMap<(PeerAddress, u32, bool), PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
     last_generation: u64,
     timers: BTreeSet<(Duration, CommId)>,
@@ -401,7 +402,8 @@ impl ConnectionManager {
     /// Sends a request as soon as not too many others are under way to its peer.
     fn ask(&mut self, id: CommId, message: CmMessage, now: Duration, total: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let asked = self.asked.entry((connection.peer, connection.account)).or_default();
+        let is_end = matches!(message, CmMessage::Dreq(_));
+        let asked = self.asked.entry((connection.peer, connection.account, is_end)).or_default();
         if asked.under_way.len() >= ASKED_MAX {
             let mad = Mad { transaction: connection.transaction, modifier: 0, message };
             connection.repeated = Some(Repeated { mad, sent: 0, is_counted: false, until: now + total });
@@ -413,11 +415,10 @@ impl ConnectionManager {
     }
 
     /// A request is answered, repeated or given up: another one may be sent.
-    fn no_longer_asks(&mut self, id: CommId, of: (PeerAddress, u32), now: Duration) {
-        let Some(asked) = self.asked.get_mut(&of) else { return };
-        if !asked.under_way.remove(&id) {
-            return;
-        }
+    fn no_longer_asks(&mut self, id: CommId, (peer, account): (PeerAddress, u32), now: Duration) {
+        let mut lines = [false, true].map(|is_end| (peer, account, is_end)).into_iter();
+        let line = lines.find(|line| self.asked.get_mut(line).is_some_and(|asked| asked.under_way.remove(&id)));
+        let Some((of, asked)) = line.and_then(|of| Some((of, self.asked.get_mut(&of)?))) else { return };
         while let Some((next, total)) = asked.waiting.pop_front() {
             // Those that were destroyed meanwhile are skipped.
             let waits = self.connections.get(&next).and_then(|it| it.repeated.filter(|repeated| repeated.sent == 0));

@@ -10,7 +10,7 @@ use std::{
 use roced_cm::{
     Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, FindService, PeerAddress,
     wire::{
-        AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, PortSpace, Rej,
+        AdditionalInfo, Attribute, CaGuid, CmMessage, CommId, ConnectionPath, Drep, Dreq, Mad, Mra, PortSpace, Rej,
         RejectedMessage, Rep, ServiceId, TransactionId, TransportService, reject_reason,
     },
 };
@@ -612,15 +612,18 @@ fn pass(managers: &mut [ConnectionManager; 2], now: Duration, is_dropped: impl F
     }
 }
 
-/// A peer that was asked for patience does not repeat its REP for a minute.
-#[test]
-fn a_late_confirmation_that_is_lost_comes_again() {
-    let mut managers = [manager(0, 19, 10), manager(1, 20, 10)];
-    managers[1].listen(SERVICE, 10).expect("free");
-    let active = managers[0].connect(&wanted(SERVICE, 99), Duration::ZERO).expect("there is room");
-    pass(&mut managers, Duration::ZERO, |_| false);
+/// A connection between the two: its numbers here and there.
+fn connect(managers: &mut [ConnectionManager; 2], qpn: u32) -> [CommId; 2] {
+    let active = managers[0].connect(&wanted(SERVICE, qpn), Duration::ZERO).expect("there is room");
+    pass(managers, Duration::ZERO, |_| false);
     let passive = managers[1].poll_event().expect("a request").id();
-    let how = Accept {
+    managers[1].accept(passive, &acceptance(), Duration::ZERO).expect("it waits for that");
+    pass(managers, Duration::ZERO, |_| false);
+    [active, passive]
+}
+
+fn acceptance() -> Accept {
+    Accept {
         qpn: Qpn::from_wire(77),
         responder_resources: 1,
         initiator_depth: 1,
@@ -629,8 +632,56 @@ fn a_late_confirmation_that_is_lost_comes_again() {
         srq: false,
         ack_delay: 15,
         private_data: [0; 196],
-        patience: None,
-    };
+        patience: Some(Duration::from_secs(4)),
+    }
+}
+
+/// A peer that does not exist for its program could hold a queue pair for ever.
+#[test]
+fn a_peer_asks_for_patience_once() {
+    let mut managers = [manager(0, 21, 10), manager(1, 22, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    let [active, passive] = connect(&mut managers, 99);
+    let mra = CmMessage::Mra(Mra {
+        local: active,
+        remote: passive,
+        message: RejectedMessage::Rep,
+        service_timeout: 24,
+        private_data: [0; 222],
+    });
+    let mra = Mad { transaction: TransactionId(1), modifier: 0, message: mra }.to_bytes();
+    managers[1].on_datagram(address(1), &mra, Duration::from_secs(1));
+    assert_eq!(managers[1].state(passive), Some(CmState::MraRepReceived));
+    let until = managers[1].poll_timeout();
+    managers[1].on_datagram(address(1), &mra, Duration::from_secs(30));
+    assert_eq!((managers[1].poll_timeout(), managers[1].counters().of(Attribute::Mra).duplicates), (until, 1));
+}
+
+/// The peer's programs take their time with requests.
+#[test]
+fn a_disconnect_does_not_wait_for_requests() {
+    let mut managers = [manager(0, 23, 1000), manager(1, 24, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    let [active, _] = connect(&mut managers, 99);
+    managers[0].confirm(active, [0; 224], Duration::ZERO).expect("it was accepted");
+    for number in 0..100 {
+        managers[0].connect(&wanted(SERVICE, 200 + number), Duration::ZERO).expect("there is room");
+    }
+    while managers[0].poll_transmit().is_some() {}
+    managers[0].disconnect(active, Duration::ZERO).expect("it is connected");
+    let sent = managers[0].poll_transmit().map(|transmit| transmit.mad.message.attribute());
+    assert_eq!(sent, Some(Attribute::Dreq));
+}
+
+/// A peer that was asked for patience does not repeat its REP for a minute.
+#[test]
+fn a_late_confirmation_that_is_lost_comes_again() {
+    let mut managers = [manager(0, 19, 10), manager(1, 20, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    let active = managers[0].connect(&wanted(SERVICE, 99), Duration::ZERO).expect("there is room");
+    pass(&mut managers, Duration::ZERO, |_| false);
+    let passive = managers[1].poll_event().expect("a request").id();
+    let how = Accept { patience: None, ..acceptance() };
     managers[1].accept(passive, &how, Duration::ZERO).expect("it waits for that");
     pass(&mut managers, Duration::ZERO, |_| false);
     // The program is slow: the REP is repeated, and answered by an MRA.

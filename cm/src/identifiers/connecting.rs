@@ -228,6 +228,7 @@ impl Identifiers {
         } else {
             let account = self.account_of(key.owner);
             self.manager.reject(connection, account, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
+            self.strangers.remove(key);
             self.forget_ended(connection);
         }
         Ok(())

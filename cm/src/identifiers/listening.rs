@@ -193,7 +193,7 @@ impl Identifiers {
         let key = match key {
             Ok(key) => key,
             Err(cause) => {
-                let account = self.account_of(request.listener.owner);
+                let account = (!is_stranger).then(|| self.account_of(request.listener.owner));
                 self.manager.ignore(connection, account, cause);
                 return None;
             }

@@ -71,9 +71,10 @@ impl ConnectionManager {
         self.forget(id);
     }
 
-    /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener.
-    pub fn ignore(&mut self, id: CommId, account: u32, cause: RefusalCause) {
-        self.note_refused_connection(id, Some(account), cause);
+    /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener, unless a
+    /// stranger asks: it must not use up the lines of the user's log.
+    pub fn ignore(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
+        self.note_refused_connection(id, account, cause);
         if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
             self.forget(id);
         }

@@ -135,9 +135,12 @@ impl ConnectionManager {
     fn on_mra(&mut self, from: PeerAddress, mra: &Mra, now: Duration) {
         let Some(connection) = self.of_peer(mra.remote, from) else { return };
         connection.state = match (connection.state, mra.message) {
-            (CmState::ReqSent | CmState::MraReqReceived, RejectedMessage::Req) => CmState::MraReqReceived,
-            (CmState::RepSent | CmState::MraRepReceived, RejectedMessage::Rep) if connection.remote == mra.local => {
-                CmState::MraRepReceived
+            (CmState::ReqSent, RejectedMessage::Req) => CmState::MraReqReceived,
+            (CmState::RepSent, RejectedMessage::Rep) if connection.remote == mra.local => CmState::MraRepReceived,
+            // A second one asks for no more time: a peer could ask without end.
+            (CmState::MraReqReceived, RejectedMessage::Req) | (CmState::MraRepReceived, RejectedMessage::Rep) => {
+                self.counters.of_mut(crate::wire::Attribute::Mra).duplicates += 1;
+                return;
             }
             _ => {
                 self.counters.out_of_state += 1;

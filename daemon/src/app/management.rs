@@ -38,8 +38,8 @@ pub(super) fn disconnect(mads: &MadReceiver, clients: &mut Clients, environment:
         if now >= end {
             return;
         }
-        clients.on_deadline(now, environment);
-        let until = clients.deadline().map_or(end, |deadline| deadline.min(end));
+        clients.on_cm_deadline(now, environment);
+        let until = clients.cm_deadline().map_or(end, |deadline| deadline.min(end));
         // Rounded up, so that a deadline has passed when we wake for it.
         let left = until.saturating_duration_since(now) + Duration::from_micros(999);
         // A signal ends the wait early.

@@ -180,7 +180,7 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let own = self.ending.since().or_else(|| self.handshake_due());
-        ending.into_iter().chain(own).chain(self.registry.cm.deadline()).min()
+        ending.into_iter().chain(own).chain(self.cm_deadline()).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
@@ -188,10 +188,20 @@ impl Clients {
         self.end_handshakes(now);
         self.ending.end_some(&mut self.registry, environment);
         self.end_some_ids(environment);
-        if self.registry.cm.deadline().is_some_and(|due| due <= now) {
+        self.on_cm_deadline(now, environment);
+        self.watch_cm_channels();
+    }
+
+    /// When [`Self::on_cm_deadline`] wants to be called.
+    pub fn cm_deadline(&self) -> Option<Instant> {
+        self.registry.cm.deadline()
+    }
+
+    /// Time of the connection manager has passed.
+    pub fn on_cm_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
+        if self.cm_deadline().is_some_and(|due| due <= now) {
             self.registry.cm.on_deadline(environment);
         }
-        self.watch_cm_channels();
     }
 
     /// Identifiers of the connection manager, for operators.
@@ -362,6 +372,7 @@ impl Clients {
         for number in numbers {
             self.end(number, &SessionEnd::Stopping);
         }
+        self.registry.cm.answer_all();
         while self.registry.cm.is_ending() {
             self.registry.cm.end_some(environment);
         }

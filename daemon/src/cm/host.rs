@@ -1,6 +1,6 @@
 //! The network of this host as identifiers see it.
 
-use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
 use roced_cm::{
     PeerAddress,
@@ -185,7 +185,7 @@ impl Host for CmHost<'_, '_> {
 
     fn is_known(&self, peer: &PeerAddress) -> bool {
         // Datagrams of this host's own addresses are handed over.
-        self.known.contains(peer, Instant::now()) || self.environment.network.has_address(address_of(peer.remote))
+        self.known.contains(peer) || self.environment.network.has_address(address_of(peer.remote))
     }
 
     fn untaken_requests(&mut self, channel: u32, listener: IdKey) -> u32 {

@@ -4,9 +4,9 @@
 //! control thread microseconds. So they do not wait in one line:
 //!
 //! ```text
-//!   names a connection with its sender ──► answers, by address ───┐ first
-//!   from a peer that has done so before ─► known, by address ─────┼──► connection manager
-//!   all others ──────────────────────────► strangers, by address ─┘ at least one of eight
+//!   names a connection with its sender ──► answers, by address ───┐ five of eight
+//!   from a peer that has done so before ─► known, by address ─────┼ two ──► connection manager
+//!   all others ──────────────────────────► strangers, by address ─┘ one
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
@@ -26,12 +26,12 @@ use super::known_peers::KnownPeers;
 /// Shares of each line. Each address has one, chosen by a hash with a random key.
 const SHARES: usize = 256;
 
-/// Datagrams of one share that wait at a time: 5 MiB of all shares. A peer has no more requests
+/// Datagrams of one share that wait at a time: 5 MiB of each line. A peer has no more requests
 /// than that under way.
 const SHARE_MAX: usize = 64;
 
-/// One of so many datagrams is a stranger's while some wait.
-const STRANGER_EVERY: u32 = 8;
+/// Of so many datagrams one is a stranger's and two are requests of known peers, while some wait.
+const TURNS: u32 = 8;
 
 /// A datagram with the addresses that it came from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub(super) struct Intake {
     answers: ShareQueues,
     of_known: ShareQueues,
     of_strangers: ShareQueues,
-    /// Datagrams since the last one of a stranger.
-    since_stranger: u32,
+    /// Counts datagrams.
+    turn: u32,
     /// Datagrams without room.
     pub(super) dropped: u64,
 }
@@ -58,7 +58,7 @@ impl Default for Intake {
             answers: ShareQueues::new(),
             of_known: ShareQueues::new(),
             of_strangers: ShareQueues::new(),
-            since_stranger: 0,
+            turn: 0,
             dropped: 0,
         }
     }
@@ -71,7 +71,7 @@ impl Intake {
         let has_room = if is_answer {
             known.heard(mad.from, now);
             self.answers.put(mad)
-        } else if known.contains(&mad.from, now) {
+        } else if known.contains(&mad.from) {
             self.of_known.put(mad)
         } else {
             self.of_strangers.put(mad)
@@ -79,24 +79,17 @@ impl Intake {
         self.dropped += u64::from(!has_room);
     }
 
-    /// Takes the next datagram.
+    /// Takes the next datagram. Each line has its turn in eight datagrams: a host floods any of them
+    /// once it has a connection.
     pub(super) fn take(&mut self) -> Option<IncomingMad> {
-        if self.since_stranger + 1 >= STRANGER_EVERY
-            && let Some(mad) = self.take_of_stranger()
-        {
-            return Some(mad);
-        }
-        if let Some(mad) = self.answers.take().or_else(|| self.of_known.take()) {
-            self.since_stranger = self.since_stranger.saturating_add(1);
-            return Some(mad);
-        }
-        self.take_of_stranger()
-    }
-
-    fn take_of_stranger(&mut self) -> Option<IncomingMad> {
-        let mad = self.of_strangers.take()?;
-        self.since_stranger = 0;
-        Some(mad)
+        self.turn = (self.turn + 1) % TURNS;
+        let Self { answers, of_known, of_strangers, .. } = self;
+        let lines = match self.turn {
+            0 => [of_strangers, answers, of_known],
+            3 | 6 => [of_known, answers, of_strangers],
+            _ => [answers, of_known, of_strangers],
+        };
+        lines.into_iter().find_map(ShareQueues::take)
     }
 
     /// No datagram waits.
@@ -198,7 +191,7 @@ mod tests {
         intake.put(mad(2, 0), false, &mut known, now);
         let all = taken(&mut intake);
         assert_eq!(all.len(), 51);
-        assert_eq!(all.iter().position(|taken| *taken == mad(2, 0)), Some(STRANGER_EVERY as usize - 1));
+        assert_eq!(all.iter().position(|taken| *taken == mad(2, 0)), Some(TURNS as usize - 1));
     }
 
     /// A peer floods with answers about a connection that it has.
@@ -213,6 +206,17 @@ mod tests {
         intake.put(mad(other, 7), true, &mut known, now);
         assert_eq!(intake.dropped, 1000 - SHARE_MAX as u64);
         assert_eq!((intake.take(), intake.take()), (Some(mad(1, 0)), Some(mad(other, 7))));
+    }
+
+    /// A peer that answers without end keeps no request of another known peer waiting.
+    #[test]
+    fn answers_leave_requests_of_known_peers_a_turn() {
+        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        for number in 0..50 {
+            intake.put(mad(1, number), true, &mut known, now);
+        }
+        intake.put(mad(1, 99), false, &mut known, now);
+        assert!((0..4).any(|_| intake.take() == Some(mad(1, 99))));
     }
 
     #[test]

@@ -3,16 +3,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use roced_cm::PeerAddress;
 
 /// Known peers. A guess; those that were heard the longest ago are forgotten.
 const KNOWN_MAX: usize = 1 << 12;
-
-/// A known peer from which no answer has come for this time is a stranger again.
-const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
 /// Known peers, with the time at which they were heard last.
 #[derive(Debug, Default)]
@@ -36,13 +33,15 @@ impl KnownPeers {
     }
 
     /// Whether a peer is known.
-    pub(super) fn contains(&self, peer: &PeerAddress, now: Instant) -> bool {
-        self.heard.get(peer).is_some_and(|heard| now.saturating_duration_since(*heard) < KNOWN_FOR)
+    pub(super) fn contains(&self, peer: &PeerAddress) -> bool {
+        self.heard.contains_key(peer)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use roced_types::DeviceId;
 
     use super::*;
@@ -54,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_that_was_silent_the_longest_is_forgotten_first_and_each_in_the_end() {
+    fn the_peer_that_was_silent_the_longest_is_forgotten_first() {
         let (mut known, start) = (KnownPeers::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for host in 0..=KNOWN_MAX as u16 {
@@ -62,9 +61,7 @@ mod tests {
             // The first is heard again and again.
             known.heard(peer(0), at(host.into()));
         }
-        let end = at(KNOWN_MAX as u64);
-        assert!(known.contains(&peer(0), end) && !known.contains(&peer(1), end));
+        assert!(known.contains(&peer(0)) && !known.contains(&peer(1)));
         assert_eq!((known.heard.len(), known.oldest.len()), (KNOWN_MAX, KNOWN_MAX));
-        assert!(!known.contains(&peer(0), end + KNOWN_FOR));
     }
 }

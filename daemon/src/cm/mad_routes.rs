@@ -65,6 +65,8 @@ pub(super) struct MadRoutes {
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
     for_strangers: WayBudget,
     for_answers: WayBudget,
+    /// The rates do not count.
+    has_no_limits: bool,
     /// When unused ways were looked for.
     looked: Instant,
     /// Datagrams that were not sent: no way, too many that wait, or no room at a worker.
@@ -104,6 +106,7 @@ impl Default for MadRoutes {
             by_follow: BTreeMap::new(),
             for_strangers: WayBudget::new(NEW_WAY_FOR_STRANGER),
             for_answers: WayBudget::new(NEW_WAY_FOR_ANSWER),
+            has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,
         }
@@ -135,6 +138,11 @@ impl MadRoutes {
         Some(way)
     }
 
+    /// No rate bounds new ways any more.
+    pub(super) fn lift_limits(&mut self) {
+        self.has_no_limits = true;
+    }
+
     /// There is a way to the peer.
     pub(super) fn has(&self, peer: PeerAddress) -> bool {
         self.ways.contains_key(&peer)
@@ -151,7 +159,7 @@ impl MadRoutes {
         environment: &mut Environment<'_>,
     ) {
         let budget = if is_stranger { &mut self.for_strangers } else { &mut self.for_answers };
-        if !self.ways.contains_key(&peer) && !budget.take() {
+        if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take() {
             self.dropped += 1;
             return;
         }
@@ -203,7 +211,9 @@ impl MadRoutes {
         }
         self.looked = now;
         let is_unused = |way: &MadRoute| {
-            let kept = if way.next == NextHop::Resolving { RESOLVING_KEPT } else { UNUSED_MAX };
+            // Strangers can name as many hosts that do not exist as there are addresses.
+            let is_open = matches!(way.next, NextHop::Resolving | NextHop::Unreachable);
+            let kept = if is_open { RESOLVING_KEPT } else { UNUSED_MAX };
             way.used + kept <= now
         };
         let unused: Vec<PeerAddress> =

@@ -176,6 +176,11 @@ impl ConnectionService {
         }
     }
 
+    /// From now on no rate bounds new ways to peers: the daemon stops, and tells all.
+    pub(crate) fn answer_all(&mut self) {
+        self.routes.lift_limits();
+    }
+
     /// Something of a gone session is left.
     pub(crate) fn is_ending(&self) -> bool {
         !self.ending.is_empty()
@@ -300,7 +305,7 @@ impl ConnectionService {
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {
                 self.take_datagram(from, &bytes, environment);
             } else {
-                let is_stranger = is_of_stranger(&transmit.mad.message);
+                let is_stranger = self.is_of_stranger(&transmit.mad.message);
                 self.routes.send(transmit.to, bytes, is_stranger, &self.devices, environment);
             }
         }
@@ -412,6 +417,16 @@ impl ConnectionService {
         Ok(())
     }
 
+    /// The message belongs to no connection of ours: any address can cause it.
+    fn is_of_stranger(&self, message: &CmMessage) -> bool {
+        match message {
+            CmMessage::Rej(rej) => rej.local == CommId(0),
+            CmMessage::Drep(drep) => self.ids.connections().state(drep.local).is_none(),
+            CmMessage::SidrRep(rep) => rep.status == sidr_status::UNSUPPORTED_SERVICE_ID,
+            _ => false,
+        }
+    }
+
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
@@ -421,15 +436,6 @@ impl ConnectionService {
 fn channels_of_user_max(limits: &CmLimits) -> u64 {
     let of_files = || getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft) / CHANNELS_OF_USER_PART;
     limits.channels_of_user.map_or_else(of_files, u64::from)
-}
-
-/// The message belongs to no connection of ours: any address can cause it.
-fn is_of_stranger(message: &CmMessage) -> bool {
-    match message {
-        CmMessage::Rej(rej) => rej.local == CommId(0),
-        CmMessage::SidrRep(rep) => rep.status == sidr_status::UNSUPPORTED_SERVICE_ID,
-        _ => false,
-    }
 }
 
 /// A session is an owner of identifiers.

@@ -52,6 +52,7 @@ pub use self::{
     follow::{FollowId, NextHop},
     gid::{GidTable, GidTableEntry, RoceVersion},
 };
+use crate::log_limiter::LogLimiter;
 
 /// A device and its interface.
 #[derive(Clone, Debug)]
@@ -155,6 +156,8 @@ pub struct Net {
     read_again_at: Option<Instant>,
     devices: Vec<(DeviceId, DeviceNet)>,
     follows: BTreeMap<FollowId, Follow>,
+    /// Lines about neighbors that do not answer: strangers can cause them.
+    silent_neighbors: LogLimiter,
     memberships: Memberships,
     next_id: u64,
     resolve_timeout: Duration,
@@ -180,6 +183,7 @@ impl Net {
             read_again_at: None,
             devices: Vec::new(),
             follows: BTreeMap::new(),
+            silent_neighbors: LogLimiter::default(),
             memberships: Memberships::default(),
             next_id: 1,
             resolve_timeout,
@@ -296,8 +300,8 @@ impl Net {
         }
         for (id, follow) in &mut self.follows {
             let (ask, gave_up) = follow.on_time(now);
-            if gave_up {
-                info!(destination = %follow.destination, "neighbor does not answer");
+            if gave_up && let Some(held_back) = self.silent_neighbors.admit(now) {
+                info!(destination = %follow.destination, held_back, "neighbor does not answer");
                 changes.push(NetworkChange::NextHop(*id, NextHop::Unreachable));
             }
             if let Some(hop) = follow.hop.filter(|_| ask) {
