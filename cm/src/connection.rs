@@ -85,6 +85,8 @@ pub(crate) struct CmConnection {
     pub(crate) is_orphan: bool,
     /// Place among the orphans.
     pub(crate) orphan_place: Option<u64>,
+    /// Its peer is not given more time when it asks for that.
+    pub(crate) is_hurried: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,
     pub(crate) remote_ca: CaGuid,
@@ -114,6 +116,7 @@ impl CmConnection {
             listener: None,
             service_id: ServiceId(0),
             is_orphan: false,
+            is_hurried: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -139,6 +142,7 @@ impl CmConnection {
             listener: None,
             service_id: req.service_id,
             is_orphan: false,
+            is_hurried: false,
             orphan_place: None,
             remote: req.local,
             remote_ca: req.local_ca,

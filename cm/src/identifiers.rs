@@ -19,7 +19,7 @@ mod host;
 mod listening;
 mod multicast;
 mod ports;
-mod strangers;
+mod unconfirmed;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::{
@@ -36,7 +36,7 @@ pub use self::{
     events::{EventKind, IdEvent},
     host::{DeviceAddress, Host},
 };
-use self::{ports::Ports, strangers::Strangers};
+use self::{ports::Ports, unconfirmed::Unconfirmed};
 use crate::{
     connection::{CmState, PeerAddress},
     counters::CmCounters,
@@ -168,7 +168,7 @@ pub struct Identifiers {
     /// Identifiers that wait for a neighbor.
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
     timers: BTreeSet<(Duration, IdKey)>,
-    strangers: Strangers,
+    unconfirmed: Unconfirmed,
     ports: Ports,
     random: Generator,
     events: VecDeque<IdEvent>,
@@ -221,7 +221,7 @@ impl Identifiers {
             by_channel: BTreeSet::new(),
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
-            strangers: Strangers::default(),
+            unconfirmed: Unconfirmed::default(),
             ports: Ports::default(),
             random: Generator::new(config.seed, NumberUse::Identifiers),
             events: VecDeque::new(),
@@ -325,7 +325,7 @@ impl Identifiers {
         while let Some(number) = self.ids.get(&key).and_then(|id| id.memberships.first().copied()) {
             self.leave(IdKey { number, ..key }, host)?;
         }
-        self.strangers.remove(key);
+        self.unconfirmed.remove(key);
         let gone = self.ids.remove(&key);
         if let Some(gone) = &gone {
             self.by_channel.remove(&(gone.channel, key));
@@ -396,7 +396,7 @@ impl Identifiers {
             && self.by_channel.is_empty()
             && self.by_neighbor.is_empty()
             && self.timers.is_empty()
-            && self.strangers.is_empty()
+            && self.unconfirmed.is_empty()
             && self.of_account.is_empty()
     }
 
@@ -509,7 +509,7 @@ impl Identifiers {
             self.cancel_resolution(key);
             let Some(id) = self.ids.get_mut(&key) else { continue };
             id.state = IdState::Removed;
-            self.strangers.remove(key);
+            self.unconfirmed.remove(key);
             if let Some(connection) = id.connection.take() {
                 self.by_connection.remove(&connection);
                 let _ = self.manager.destroy(connection, now);

@@ -27,8 +27,8 @@ pub enum RefusalCause {
     NoListener,
     /// The program has not taken as many requests as its backlog.
     BacklogFull,
-    /// As many requests of unknown peers wait for a confirmation as a listener may have.
-    StrangersFull,
+    /// As many requests wait for the confirmation of their peers as there may be.
+    UnconfirmedFull,
     /// The limit of connections of the host.
     ConnectionsFull,
     /// The limit of identifiers of the user that listens, or of its program.
@@ -50,7 +50,7 @@ pub enum RefusalCause {
 impl RefusalCause {
     /// A limit of this host is the reason.
     pub const fn is_limit(self) -> bool {
-        matches!(self, Self::BacklogFull | Self::StrangersFull | Self::ConnectionsFull | Self::IdentifiersFull)
+        matches!(self, Self::BacklogFull | Self::UnconfirmedFull | Self::ConnectionsFull | Self::IdentifiersFull)
     }
 }
 
@@ -59,9 +59,7 @@ impl fmt::Display for RefusalCause {
         match *self {
             Self::NoListener => f.write_str("no program listens on the port"),
             Self::BacklogFull => f.write_str("the backlog of the listener is full: its program takes no requests"),
-            Self::StrangersFull => {
-                f.write_str("too many requests of unknown peers that do not confirm: do they exist?")
-            }
+            Self::UnconfirmedFull => f.write_str("too many requests that their peers do not confirm: do these exist?"),
             Self::ConnectionsFull => f.write_str("too many connections (limits.cm.connections)"),
             Self::IdentifiersFull => f.write_str("too many identifiers of the user (limits.cm.ids_of_user)"),
             Self::Stale => f.write_str("the peer's queue pair is connected already: stale, it ends first"),

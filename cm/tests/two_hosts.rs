@@ -632,7 +632,7 @@ fn acceptance() -> Accept {
         srq: false,
         ack_delay: 15,
         private_data: [0; 196],
-        patience: Some(Duration::from_secs(4)),
+        patience: None,
     }
 }
 
@@ -681,7 +681,7 @@ fn a_late_confirmation_that_is_lost_comes_again() {
     let active = managers[0].connect(&wanted(SERVICE, 99), Duration::ZERO).expect("there is room");
     pass(&mut managers, Duration::ZERO, |_| false);
     let passive = managers[1].poll_event().expect("a request").id();
-    let how = Accept { patience: None, ..acceptance() };
+    let how = acceptance();
     managers[1].accept(passive, &how, Duration::ZERO).expect("it waits for that");
     pass(&mut managers, Duration::ZERO, |_| false);
     // The program is slow: the REP is repeated, and answered by an MRA.

@@ -14,9 +14,9 @@ use crate::{
     },
 };
 
-/// How long the confirmation of a stranger is waited for while many others are. A guess: some
+/// How long the confirmation of a peer is waited for while many others are. A guess: some
 /// repetitions of a REP.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(4);
+const SHORT_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Longest delay of our ACKs: exponent, as Linux announces it.
 const ACK_DELAY: u8 = 15;
@@ -176,7 +176,7 @@ impl Identifiers {
                 srq: parameters.srq,
                 ack_delay: ACK_DELAY,
                 private_data: padded(private_data, REP_DATA_BYTES)?,
-                patience: self.strangers.are_many_beside(key).then_some(STRANGER_PATIENCE),
+                patience: self.unconfirmed.are_many_beside(key).then_some(SHORT_PATIENCE),
             };
             self.manager.accept(connection, &how, now)?;
         }
@@ -185,7 +185,7 @@ impl Identifiers {
 
     /// A question is answered: it is not the identifier's any more.
     fn answered(&mut self, key: IdKey, connection: CommId) {
-        self.strangers.remove(key);
+        self.unconfirmed.remove(key);
         self.by_connection.remove(&connection);
         if let Some(id) = self.ids.get_mut(&key) {
             id.connection = None;
@@ -228,7 +228,7 @@ impl Identifiers {
         } else {
             let account = self.account_of(key.owner);
             self.manager.reject(connection, account, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
-            self.strangers.remove(key);
+            self.unconfirmed.remove(key);
             self.forget_ended(connection);
         }
         Ok(())

@@ -149,7 +149,7 @@ impl Identifiers {
     fn on_event(&mut self, event: &CmEvent) {
         let connection = event.id();
         let Some(&key) = self.by_connection.get(&connection) else { return };
-        self.strangers.remove(key);
+        self.unconfirmed.remove(key);
         let Some(id) = self.ids.get_mut(&key) else { return };
         let is_connecting = id.state == IdState::Connect;
         if is_connecting == matches!(event, CmEvent::TimeWaitExit { .. }) {

@@ -12,7 +12,6 @@ use super::{
     Identifiers, Parameters,
     address::{ANYWHERE, link_scope},
     connecting::{is_datagram, mtu_of_code},
-    strangers::STRANGERS_MAX,
 };
 use crate::{
     connection::PeerAddress,
@@ -188,7 +187,7 @@ impl Identifiers {
     fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
         let is_stranger = !host.is_known(&request.peer);
-        let room = self.look_for_room(request.listener, is_stranger, host);
+        let room = self.look_for_room(request, is_stranger, host);
         let key = room.and_then(|()| self.free_key(request.listener.owner).map_err(|_| RefusalCause::IdentifiersFull));
         let key = match key {
             Ok(key) => key,
@@ -206,17 +205,21 @@ impl Identifiers {
         self.insert(key, id);
         self.by_connection.insert(connection, key);
         self.manager.set_account(connection, self.account_of(key.owner));
-        if is_stranger {
-            self.strangers.add(key, request.listener);
-        }
+        self.unconfirmed.add(key, request.listener, request.peer, is_stranger);
         Some(key)
     }
 
     /// Whether a listener has room for another request. Its count goes down only here: there is no
     /// call of a program that takes an event. The last eighth of a backlog is for known peers.
-    fn look_for_room(&mut self, key: IdKey, is_stranger: bool, host: &mut impl Host) -> Result<(), RefusalCause> {
-        if is_stranger && self.strangers.count(key) >= STRANGERS_MAX {
-            return Err(RefusalCause::StrangersFull);
+    fn look_for_room(
+        &mut self,
+        request: &Request,
+        is_stranger: bool,
+        host: &mut impl Host,
+    ) -> Result<(), RefusalCause> {
+        let key = request.listener;
+        if !self.unconfirmed.have_room(key, &request.peer, is_stranger) {
+            return Err(RefusalCause::UnconfirmedFull);
         }
         let Some(listener) = self.ids.get_mut(&key) else { return Err(RefusalCause::NoListener) };
         let kept = if is_stranger { listener.backlog / 8 } else { 0 };

@@ -69,6 +69,7 @@ impl ConnectionManager {
             listener: None,
             service_id: wanted.service_id,
             is_orphan: false,
+            is_hurried: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),

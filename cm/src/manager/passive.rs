@@ -32,7 +32,8 @@ pub struct Accept {
     pub ack_delay: u8,
     /// Private data.
     pub private_data: [u8; 196],
-    /// Longest time for the peer's confirmation, if that is not the peer's to say.
+    /// Longest time for the peer's confirmation, if that is not the peer's to say: it cannot ask for
+    /// more.
     pub patience: Option<Duration>,
 }
 
@@ -93,6 +94,7 @@ impl ConnectionManager {
         let Some(connection) = self.connections.get_mut(&id) else { return Err(CmError::Unknown) };
         connection.state = CmState::RepSent;
         connection.qpn = how.qpn;
+        connection.is_hurried = how.patience.is_some();
         let rep = Rep {
             local: id,
             remote: connection.remote,

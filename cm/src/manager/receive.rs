@@ -136,7 +136,9 @@ impl ConnectionManager {
         let Some(connection) = self.of_peer(mra.remote, from) else { return };
         connection.state = match (connection.state, mra.message) {
             (CmState::ReqSent, RejectedMessage::Req) => CmState::MraReqReceived,
-            (CmState::RepSent, RejectedMessage::Rep) if connection.remote == mra.local => CmState::MraRepReceived,
+            (CmState::RepSent, RejectedMessage::Rep) if connection.remote == mra.local && !connection.is_hurried => {
+                CmState::MraRepReceived
+            }
             // A second one asks for no more time: a peer could ask without end.
             (CmState::MraReqReceived, RejectedMessage::Req) | (CmState::MraRepReceived, RejectedMessage::Rep) => {
                 self.counters.of_mut(crate::wire::Attribute::Mra).duplicates += 1;

@@ -2,7 +2,7 @@
 //! errors and ports that programs see.
 
 mod fake_host;
-mod strangers;
+mod unconfirmed;
 mod world;
 
 use std::{

@@ -139,14 +139,16 @@ impl EventChannel {
         written + self.places.get(&owner).map_or(0, Vec::len)
     }
 
-    /// Takes the events of an identifier that its program has not taken: later than `taken`.
+    /// Takes the events of an identifier that its program has not taken: of those that were written,
+    /// the ones later than `taken`. And all that wait, for the program cannot have taken them: they
+    /// would stay without their identifier.
     pub(super) fn take_events(&mut self, owner: IdKey, taken: u64) -> Vec<CmChannelEvent> {
         let is_moved = |(of, event): &Sent| *of == owner && event.sequence > taken;
         let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| *event);
         let mut moved: Vec<_> = written.collect();
         self.unread.retain(|sent| !is_moved(sent));
         for place in self.places.get(&owner).cloned().unwrap_or_default() {
-            if self.waiting.get(&place).is_some_and(is_moved) {
+            if self.waiting.get(&place).is_some_and(|(of, _)| *of == owner) {
                 moved.extend(self.remove(place).map(|(_, event)| event));
             }
         }
@@ -220,6 +222,18 @@ mod tests {
         channel.push(key(1), event(1, 7, 0));
         let moved: Vec<u64> = channel.take_events(key(1), 1).iter().map(|event| event.sequence).collect();
         assert_eq!(moved, [3, 5, 7], "in order, those in the socket and those that wait");
+    }
+
+    #[test]
+    fn a_program_that_lies_about_taken_events_leaves_none() {
+        let (mut channel, _theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let mut sequence = 0;
+        while channel.write() == WriteState::Written {
+            sequence += 1;
+            channel.push(key(1), event(1, sequence, 0));
+        }
+        let moved: Vec<u64> = channel.take_events(key(1), u64::MAX).iter().map(|event| event.sequence).collect();
+        assert_eq!((moved, channel.waiting()), (vec![sequence], 0));
     }
 
     #[test]

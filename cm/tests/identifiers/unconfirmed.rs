@@ -14,8 +14,9 @@ use roced_types::{DeviceId, Qpn, gid_of};
 
 use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 
-/// Of one listener, until a confirmation.
+/// Of one listener, until a confirmation; and of one known peer.
 const STRANGERS_MAX: u32 = 128;
+const PEER_MAX: u32 = 1024;
 
 /// Requests of strangers may be as many as the backlog but for its last eighth, which known peers
 /// have.
@@ -44,14 +45,11 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     let listener = world.listen(IdService::Reliable, 0);
     world.hosts[1].knows_peers = false;
     let ask = |world: &mut World, number: u32| {
-        let (from, mad) = request(number, world.hosts[1].address());
-        world.ids[1].on_datagram(from, &mad.to_bytes(), &mut world.hosts[1], world.now);
-        let event = world.ids[1].poll_event()?;
-        assert_eq!((event.kind, event.owner), (EventKind::ConnectRequest, listener));
-        world.ids[1].accept(event.key, 1 + u64::from(number), &parameters(20 + number), b"", world.now).ok()?;
-        Some(event.key)
+        let key = ask(world, request(number, number, world.hosts[1].address()), number);
+        assert!(key.is_none_or(|(_, owner)| owner == listener));
+        key
     };
-    let accepted: Vec<IdKey> = (0..2000).map_while(|number| ask(&mut world, number)).collect();
+    let accepted: Vec<_> = (0..2000).map_while(|number| ask(&mut world, number)).collect();
     assert_eq!(accepted.len(), STRANGERS_MAX as usize);
     // One of them exists.
     let mut numbers = Vec::new();
@@ -74,7 +72,7 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     world.ids[1].on_timeout(&mut world.hosts[1], world.now);
     let ended: Vec<_> = std::iter::from_fn(|| world.ids[1].poll_event()).collect();
     assert!(ended.iter().all(|event| event.kind == EventKind::Unreachable));
-    assert_eq!(ended.len(), STRANGERS_MAX as usize / 2 + 1, "the later half, and the one of the room");
+    assert_eq!(ended.len(), STRANGERS_MAX as usize / 2, "the later half");
     while world.ids[1].poll_transmit().is_some() {}
     for key in world.ids[1].of_channel(OWNER, CHANNEL).collect::<Vec<_>>() {
         world.destroy(1, key);
@@ -83,9 +81,30 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     assert!(world.ids[1].is_empty());
 }
 
-/// A REQ of a host of its own.
-fn request(number: u32, to: IpAddr) -> (PeerAddress, Mad) {
-    let source = Ipv4Addr::from(0x0b00_0001 + number);
+/// A host that is known opens connections without end, and confirms none.
+#[test]
+fn unconfirmed_requests_of_a_known_peer_are_bounded() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig { seed: [2; 32], connections_max: 10_000 }, 5000);
+    world.listen(IdService::Reliable, 0);
+    let to = world.hosts[1].address();
+    let accepted = (0..2000).take_while(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();
+    assert_eq!(accepted, PEER_MAX as usize);
+    assert!(ask(&mut world, request(8, 3000, to), 3000).is_some(), "another peer");
+}
+
+/// A request that the program accepts at once: its identifier and listener.
+fn ask(world: &mut World, (from, mad): (PeerAddress, Mad), number: u32) -> Option<(IdKey, IdKey)> {
+    world.ids[1].on_datagram(from, &mad.to_bytes(), &mut world.hosts[1], world.now);
+    let event = world.ids[1].poll_event()?;
+    assert_eq!(event.kind, EventKind::ConnectRequest);
+    world.ids[1].accept(event.key, 1 + u64::from(number), &parameters(20 + number), b"", world.now).ok()?;
+    Some((event.key, event.owner))
+}
+
+/// A REQ of a host.
+fn request(host: u32, number: u32, to: IpAddr) -> (PeerAddress, Mad) {
+    let source = Ipv4Addr::from(0x0b00_0001 + host);
     let IpAddr::V4(destination) = to else { panic!("the hosts have IPv4 addresses") };
     let gids = [IpAddr::V4(source), to].map(gid_of);
     let addresses = CmaAddress::Ipv4([source.octets(), destination.octets()]);

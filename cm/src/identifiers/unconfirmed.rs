@@ -1,0 +1,92 @@
+//! Requests that their peers have not confirmed. A program has an identifier for each, and a queue
+//! pair once it has accepted; a peer may have no intention to confirm, or not exist.
+
+use alloc::collections::BTreeMap;
+
+use super::IdKey;
+use crate::connection::PeerAddress;
+
+/// Of one listener at a time: a quarter of the identifiers of a user, by default.
+const LISTENER_MAX: u32 = 8192;
+/// Of strangers. A session has 256 completion channels by default.
+const STRANGERS_MAX: u32 = 128;
+/// Of one known peer, at all listeners: as many as the longest backlog.
+const PEER_MAX: u32 = 1024;
+/// Of one stranger.
+const STRANGER_MAX: u32 = 64;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+struct UnconfirmedRequest {
+    listener: IdKey,
+    peer: PeerAddress,
+    is_stranger: bool,
+}
+
+/// Requests of a listener.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfListener {
+    all: u32,
+    strangers: u32,
+}
+
+/// Unconfirmed requests by identifier, with their counts.
+#[derive(Debug, Default)]
+pub(super) struct Unconfirmed {
+    requests: BTreeMap<IdKey, UnconfirmedRequest>,
+    listeners: BTreeMap<IdKey, OfListener>,
+    peers: BTreeMap<PeerAddress, u32>,
+}
+
+impl Unconfirmed {
+    pub(super) fn add(&mut self, request: IdKey, listener: IdKey, peer: PeerAddress, is_stranger: bool) {
+        self.requests.insert(request, UnconfirmedRequest { listener, peer, is_stranger });
+        let of_listener = self.listeners.entry(listener).or_default();
+        of_listener.all += 1;
+        of_listener.strangers += u32::from(is_stranger);
+        *self.peers.entry(peer).or_insert(0) += 1;
+    }
+
+    /// The peer has confirmed, or the request is over. Others are ignored.
+    pub(super) fn remove(&mut self, request: IdKey) {
+        let Some(UnconfirmedRequest { listener, peer, is_stranger }) = self.requests.remove(&request) else { return };
+        if let Some(of_listener) = self.listeners.get_mut(&listener) {
+            of_listener.all -= 1;
+            of_listener.strangers -= u32::from(is_stranger);
+            if of_listener.all == 0 {
+                self.listeners.remove(&listener);
+            }
+        }
+        if let Some(count) = self.peers.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.peers.remove(&peer);
+            }
+        }
+    }
+
+    /// Whether there may be another one.
+    pub(super) fn have_room(&self, listener: IdKey, peer: &PeerAddress, is_stranger: bool) -> bool {
+        self.load_percent(listener, peer, is_stranger) < 100
+    }
+
+    /// Whether there are so many that the peer of a request is waited for only shortly.
+    pub(super) fn are_many_beside(&self, request: IdKey) -> bool {
+        let request = self.requests.get(&request);
+        request.is_some_and(|it| self.load_percent(it.listener, &it.peer, it.is_stranger) > 50)
+    }
+
+    /// The largest part of a limit that is in use.
+    fn load_percent(&self, listener: IdKey, peer: &PeerAddress, is_stranger: bool) -> u32 {
+        let of_listener = self.listeners.get(&listener).copied().unwrap_or_default();
+        let of_peer = self.peers.get(peer).copied().unwrap_or(0);
+        let part = |count: u32, max: u32| count * 100 / max;
+        let of_strangers = if is_stranger { part(of_listener.strangers, STRANGERS_MAX) } else { 0 };
+        let of_peer = part(of_peer, if is_stranger { STRANGER_MAX } else { PEER_MAX });
+        part(of_listener.all, LISTENER_MAX).max(of_strangers).max(of_peer)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.listeners.is_empty() && self.peers.is_empty()
+    }
+}
