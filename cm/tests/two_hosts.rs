@@ -244,19 +244,8 @@ impl World {
                     self.qpns += 1;
                     self.qpns
                 });
-                let how = Accept {
-                    qpn,
-                    responder_resources: 1,
-                    initiator_depth: 1,
-                    flow_control: false,
-                    rnr_retry_count: 7,
-                    srq: false,
-                    ack_delay: 15,
-                    private_data: [0; 196],
-                    patience: None,
-                };
                 // The peer may have given up.
-                let _ = manager.accept(id, &how, now);
+                let _ = manager.accept(id, &Accept { qpn, ..acceptance() }, now);
             }
             Plan::Reject => {
                 let _ = manager.reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], now);
