@@ -2,6 +2,7 @@
 //! errors and ports that programs see.
 
 mod fake_host;
+mod refusals;
 mod unconfirmed;
 mod world;
 
@@ -12,7 +13,7 @@ use std::{
 };
 
 use roced_cm::{
-    CmConfig, PeerAddress, RefusalCause,
+    CmConfig, PeerAddress,
     identifiers::{CmErrno, EventKind, IdKey, IdOption, IdService, Identifiers, OwnerId},
     wire::{CaGuid, CmMessage, CommId, Mad, PortSpace},
 };
@@ -363,73 +364,6 @@ fn other_limits_end_nothing_and_hold_from_then_on() {
     world.ids[1].set_limits(1, 4);
     world.run(SECOND);
     assert_eq!(world.ids[1].connections().len(), 1, "the request comes again");
-    world.end();
-}
-
-/// The causes of all refusals that `at` has noted, with their users.
-fn refusals(world: &mut World, at: usize) -> Vec<(Option<u32>, RefusalCause)> {
-    std::iter::from_fn(|| world.ids[at].poll_refused()).map(|refused| (refused.account, refused.cause)).collect()
-}
-
-#[test]
-fn refusals_are_noted_with_user_and_reason_at_both_ends() {
-    let mut world = World::new();
-    world.ids[0].add_owner(OWNER, 6);
-    world.ids[1].add_owner(OWNER, 7);
-    let connect = |world: &mut World| {
-        world.events[0].clear();
-        let active = world.routed(IdService::Reliable);
-        world.connect(active, b"");
-        world.run(SECOND / 10);
-    };
-    // A port without a listener.
-    connect(&mut world);
-    assert_eq!(refusals(&mut world, 1), [(None, RefusalCause::NoListener)]);
-    assert_eq!(refusals(&mut world, 0), [(Some(6), RefusalCause::ByPeer(8))]);
-    // A program that takes nothing, then refuses.
-    let listener = world.listen(IdService::Reliable, 1);
-    connect(&mut world);
-    connect(&mut world);
-    assert_eq!(refusals(&mut world, 1), [(Some(7), RefusalCause::BacklogFull)]);
-    let passive = world.next(1).key;
-    world.ids[1].reject(passive, 0, b"no", world.now).expect("it waits for that");
-    world.run(SECOND / 10);
-    assert_eq!(refusals(&mut world, 1), [(Some(7), RefusalCause::ByProgram(28))]);
-    assert_eq!(refusals(&mut world, 0), [(Some(6), RefusalCause::ByPeer(28))]);
-    // The limits of the user, and of the host; the other request comes again.
-    world.ids[1].set_limits(1000, 2);
-    world.run(SECOND);
-    assert_eq!(refusals(&mut world, 1).first(), Some(&(Some(7), RefusalCause::IdentifiersFull)));
-    world.ids[1].set_limits(0, 1000);
-    world.run(2 * SECOND);
-    assert_eq!(refusals(&mut world, 1).first(), Some(&(None, RefusalCause::ConnectionsFull)));
-    // Nothing comes back.
-    world.drops = |_, _| true;
-    world.run(100 * SECOND);
-    assert_eq!(refusals(&mut world, 0), [(Some(6), RefusalCause::NoAnswer)]);
-    world.drops = |_, _| false;
-    world.destroy(1, listener);
-    // A datagram service that is not there.
-    world.events[0].clear();
-    let active = world.routed(IdService::Datagram);
-    world.connect(active, b"");
-    world.run(SECOND / 10);
-    assert_eq!(refusals(&mut world, 1), [(None, RefusalCause::NoListener)]);
-    assert_eq!(refusals(&mut world, 0), [(Some(6), RefusalCause::ServiceByPeer(1))]);
-    world.end();
-}
-
-#[test]
-fn refusals_that_are_not_taken_are_bounded() {
-    let mut world = World::new();
-    for _ in 0..100 {
-        let active = world.routed(IdService::Reliable);
-        world.connect(active, b"");
-        world.run(SECOND / 10);
-        world.events[0].clear();
-        world.destroy(0, active);
-    }
-    assert_eq!(refusals(&mut world, 1).len(), 64);
     world.end();
 }
 
