@@ -8,7 +8,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeade
 use super::link::Interfaces;
 
 /// By which RoCE a GID speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoceVersion {
     /// RoCEv1.
     V1 = 1,
@@ -17,7 +17,7 @@ pub enum RoceVersion {
 }
 
 /// A GID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GidTableEntry {
     /// The address that it is.
     pub address: IpAddr,

@@ -13,6 +13,7 @@
 
 mod events;
 mod follow;
+mod follows;
 mod gid;
 mod link;
 mod membership;
@@ -20,7 +21,7 @@ mod neighbor;
 mod route;
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     io,
     net::IpAddr,
     os::fd::BorrowedFd,
@@ -42,6 +43,7 @@ use tracing::{debug, info, warn};
 use self::{
     events::{Heard, KernelEvents},
     follow::{Follow, View},
+    follows::Follows,
     gid::Addresses,
     link::Interfaces,
     membership::Memberships,
@@ -155,11 +157,10 @@ pub struct Net {
     /// Changes were lost and reading everything anew did not succeed yet: when it is tried again.
     read_again_at: Option<Instant>,
     devices: Vec<(DeviceId, DeviceNet)>,
-    follows: BTreeMap<FollowId, Follow>,
+    follows: Follows,
     /// Lines about neighbors that do not answer: strangers can cause them.
     silent_neighbors: LogLimiter,
     memberships: Memberships,
-    next_id: u64,
     resolve_timeout: Duration,
 }
 
@@ -182,10 +183,9 @@ impl Net {
             mirror,
             read_again_at: None,
             devices: Vec::new(),
-            follows: BTreeMap::new(),
+            follows: Follows::default(),
             silent_neighbors: LogLimiter::default(),
             memberships: Memberships::default(),
-            next_id: 1,
             resolve_timeout,
         };
         for DeviceInterface { device, name } in interfaces {
@@ -270,10 +270,15 @@ impl Net {
     pub fn on_readable(&mut self) -> Result<Vec<NetworkChange>, NetError> {
         let failed = |source| NetError::Netlink { what: "stopped telling of changes", source };
         let mut routes_changed = false;
+        let mut neighbors = BTreeSet::new();
         match self.events.drain().map_err(failed)? {
             Heard::Changes(messages) => {
                 for message in &messages {
-                    routes_changed |= self.mirror.take(message);
+                    match self.mirror.take(message) {
+                        Concerns::Nothing => {}
+                        Concerns::Neighbor(ifindex, address) => drop(neighbors.insert((ifindex, address))),
+                        Concerns::Routes => routes_changed = true,
+                    }
                 }
             }
             Heard::Lost => {
@@ -282,33 +287,51 @@ impl Net {
             }
         }
         let mut changes = self.refresh(routes_changed);
+        for (ifindex, address) in neighbors {
+            let follows = self.follows.by_neighbor(ifindex, address);
+            changes.extend(follows.into_iter().filter_map(|id| self.look_again(id, false)));
+        }
         changes.extend(self.on_deadline());
         Ok(changes)
     }
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.follows.values().filter_map(Follow::deadline).chain(self.read_again_at).min()
+        let outdated = self.follows.are_outdated().then(Instant::now);
+        outdated.into_iter().chain(self.follows.deadline()).chain(self.read_again_at).min()
     }
 
-    /// Time has passed: neighbors are asked again, and given up.
+    /// Time has passed: neighbors are asked again, and given up. What many destinations need is done
+    /// in steps, the next of which is due at once.
     pub fn on_deadline(&mut self) -> Vec<NetworkChange> {
         let now = Instant::now();
         let mut changes = Vec::new();
         if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
             changes.extend(self.refresh(true));
+        } else {
+            changes.extend(self.refresh_outdated());
         }
-        for (id, follow) in &mut self.follows {
-            let (ask, gave_up) = follow.on_time(now);
+        for id in self.follows.due(now) {
+            let Some(mut follow) = self.follows.take(id) else { continue };
+            let gave_up = self.pass_time(&mut follow, now);
+            if gave_up {
+                changes.push(NetworkChange::NextHop(id, NextHop::Unreachable));
+            }
             if gave_up && let Some(held_back) = self.silent_neighbors.admit(now) {
                 info!(destination = %follow.destination, held_back, "neighbor does not answer");
-                changes.push(NetworkChange::NextHop(*id, NextHop::Unreachable));
             }
-            if let Some(hop) = follow.hop.filter(|_| ask) {
-                ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
-            }
+            self.follows.put(id, follow);
         }
         changes
+    }
+
+    /// Asks the neighbor if it is time to; true if it is given up now.
+    fn pass_time(&mut self, follow: &mut Follow, now: Instant) -> bool {
+        let (ask, gave_up) = follow.on_time(now);
+        if let Some(hop) = follow.hop.filter(|_| ask) {
+            ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
+        }
+        gave_up
     }
 
     /// An interface of this host has the address.
@@ -337,11 +360,8 @@ impl Net {
         source: GidTableEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute> {
-        let same =
-            |follow: &Follow| (follow.device, follow.source, follow.destination) == (device, source, destination);
-        if let Some((id, follow)) = self.follows.iter_mut().find(|(_, follow)| same(follow)) {
-            follow.followers += 1;
-            return Ok((*id, follow.next));
+        if let Some(followed) = self.follows.join((device, source, destination)) {
+            return Ok(followed);
         }
         let now = Instant::now();
         let mut follow = Follow::new(device, source, destination);
@@ -351,24 +371,14 @@ impl Net {
         }
         follow.see(view, now, self.resolve_timeout);
         // A neighbor not known yet is asked for at once.
-        let (ask, _) = follow.on_time(now);
-        if let Some(hop) = follow.hop.filter(|_| ask) {
-            ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
-        }
-        let (id, next) = (FollowId(self.next_id), follow.next);
-        self.next_id += 1;
-        self.follows.insert(id, follow);
-        Ok((id, next))
+        self.pass_time(&mut follow, now);
+        let next = follow.next;
+        Ok((self.follows.add(follow), next))
     }
 
     /// One follower less.
     pub fn unfollow(&mut self, id: FollowId) {
-        if let Some(follow) = self.follows.get_mut(&id) {
-            follow.followers -= 1;
-            if follow.followers == 0 {
-                self.follows.remove(&id);
-            }
-        }
+        self.follows.leave(id);
     }
 
     /// Makes the kernel a member of a multicast group on the interface of `source`, a GID of
@@ -406,11 +416,19 @@ impl Net {
         }
     }
 
+    /// Brings devices up to date, and some destinations at least.
     fn refresh(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
         let mut changes = self.refresh_devices();
-        let routes_changed = routes_changed || !changes.is_empty();
-        changes.extend(self.refresh_follows(routes_changed));
+        if routes_changed || !changes.is_empty() {
+            self.follows.set_outdated();
+        }
+        changes.extend(self.refresh_outdated());
         changes
+    }
+
+    fn refresh_outdated(&mut self) -> Vec<NetworkChange> {
+        let outdated = self.follows.take_outdated();
+        outdated.into_iter().filter_map(|id| self.look_again(id, true)).collect()
     }
 
     fn refresh_devices(&mut self) -> Vec<NetworkChange> {
@@ -455,23 +473,20 @@ impl Net {
         changes
     }
 
-    fn refresh_follows(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
+    /// Brings a destination up to date; queries the kernel for the route if routes have changed.
+    fn look_again(&mut self, id: FollowId, routes_changed: bool) -> Option<NetworkChange> {
         let now = Instant::now();
-        let mut changes = Vec::new();
-        // Taken out for the moment, so that looking may use everything else.
-        let mut follows = std::mem::take(&mut self.follows);
-        for (id, follow) in &mut follows {
-            let view = self.look(follow, routes_changed, now);
-            if routes_changed {
-                follow.hope(now);
-            }
-            if follow.see(view, now, self.resolve_timeout) {
-                debug!(destination = %follow.destination, next = ?follow.next, "next hop changed");
-                changes.push(NetworkChange::NextHop(*id, follow.next));
-            }
+        let mut follow = self.follows.take(id)?;
+        let view = self.look(&mut follow, routes_changed, now);
+        if routes_changed {
+            follow.hope(now);
         }
-        self.follows = follows;
-        changes
+        let change = follow.see(view, now, self.resolve_timeout).then(|| {
+            debug!(destination = %follow.destination, next = ?follow.next, "next hop changed");
+            NetworkChange::NextHop(id, follow.next)
+        });
+        self.follows.put(id, follow);
+        change
     }
 
     /// Route to the destination according to present knowledge; queries the kernel for the route if
@@ -557,26 +572,35 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Takes one message; says whether routes may lead elsewhere now.
-    fn take(&mut self, message: &RouteNetlinkMessage) -> bool {
+    /// Takes one message; says which destinations may be reached otherwise now.
+    fn take(&mut self, message: &RouteNetlinkMessage) -> Concerns {
         use RouteNetlinkMessage as M;
         match message {
             M::NewLink(link) => self.links.set(link),
             M::DelLink(link) => self.links.remove(link),
             M::NewAddress(address) => self.addresses.set(address),
             M::DelAddress(address) => self.addresses.remove(address),
-            M::NewNeighbour(neighbor) => {
-                self.neighbors.set(neighbor);
-                return false;
-            }
-            M::DelNeighbour(neighbor) => {
-                self.neighbors.remove(neighbor);
-                return false;
-            }
+            M::NewNeighbour(neighbor) => return self.neighbors.set(neighbor).into(),
+            M::DelNeighbour(neighbor) => return self.neighbors.remove(neighbor).into(),
             M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
-            _ => return false,
+            _ => return Concerns::Nothing,
         }
-        true
+        Concerns::Routes
+    }
+}
+
+/// Destinations that a message of netlink concerns.
+enum Concerns {
+    Nothing,
+    /// Those that are reached by this neighbor, on this interface.
+    Neighbor(u32, IpAddr),
+    /// All.
+    Routes,
+}
+
+impl From<Option<(u32, IpAddr)>> for Concerns {
+    fn from(neighbor: Option<(u32, IpAddr)>) -> Self {
+        neighbor.map_or(Self::Nothing, |(ifindex, address)| Self::Neighbor(ifindex, address))
     }
 }
 

@@ -25,11 +25,11 @@ pub(super) enum Neighbor {
 pub(super) struct Neighbors(BTreeMap<(u32, IpAddr), Neighbor>);
 
 impl Neighbors {
-    /// A neighbor is, or has changed.
-    pub(super) fn set(&mut self, message: &NeighbourMessage) {
-        let Some(address) = address_of(message) else { return };
+    /// A neighbor is, or has changed: which, by interface and address.
+    pub(super) fn set(&mut self, message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
+        let address = address_of(message)?;
         if message.header.flags.contains(NeighbourFlags::Proxy) {
-            return;
+            return None;
         }
         let mac = message.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(mac) => mac.first_chunk().copied(),
@@ -41,13 +41,13 @@ impl Neighbors {
             (state, Some(mac)) => Neighbor::Known { mac, stale: state == NeighbourState::Stale },
         };
         self.0.insert((message.header.ifindex, address), neighbor);
+        Some((message.header.ifindex, address))
     }
 
-    /// A neighbor is forgotten.
-    pub(super) fn remove(&mut self, message: &NeighbourMessage) {
-        if let Some(address) = address_of(message) {
-            self.0.remove(&(message.header.ifindex, address));
-        }
+    /// A neighbor is forgotten: which, by interface and address.
+    pub(super) fn remove(&mut self, message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
+        let key = (message.header.ifindex, address_of(message)?);
+        self.0.remove(&key).map(|_| key)
     }
 
     pub(super) fn get(&self, ifindex: u32, address: IpAddr) -> Option<Neighbor> {

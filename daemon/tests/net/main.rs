@@ -179,6 +179,15 @@ fn a_gateway_is_the_next_hop_and_routes_are_followed() {
     net.until("a way again", |net| mac_of(net, v4) == Some(PEER_MAC));
 }
 
+/// More of them than lines of the log about them are written.
+#[test]
+fn each_neighbor_that_does_not_answer_is_told() {
+    let Some((a, _b)) = two_hosts() else { return };
+    let mut net = open(&a);
+    let ids: Vec<FollowId> = (100..150).map(|last| net.follow("10.1.0.1", &format!("10.1.0.{last}"))).collect();
+    net.until("all are unreachable", |net| ids.iter().all(|id| net.hop(*id) == NextHop::Unreachable));
+}
+
 #[test]
 fn a_rule_that_leads_elsewhere_is_followed() {
     let Some((a, b)) = two_hosts() else { return };

@@ -1,0 +1,188 @@
+//! All followed destinations, and those that a change concerns.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Instant,
+};
+
+use roced_types::DeviceId;
+
+use super::{
+    follow::{Follow, FollowId, NextHop},
+    gid::GidTableEntry,
+};
+
+/// Destinations handled in one step. A guess: each is a query of the kernel, some microseconds.
+const STEP: usize = 256;
+
+/// Device, GID and destination: followers of the same share a [`Follow`].
+type FollowedRoute = (DeviceId, GidTableEntry, IpAddr);
+
+/// All followed destinations. One is changed between [`Self::take`] and
+/// [`Self::put`].
+#[derive(Debug, Default)]
+pub(super) struct Follows {
+    follows: BTreeMap<FollowId, Follow>,
+    by_route: BTreeMap<FollowedRoute, FollowId>,
+    /// By interface and neighbor.
+    by_neighbor: BTreeSet<(u32, IpAddr, FollowId)>,
+    by_deadline: BTreeSet<(Instant, FollowId)>,
+    /// Those of which the route has to be queried, because routes have changed.
+    outdated: BTreeSet<FollowId>,
+    last_id: u64,
+}
+
+impl Follows {
+    /// One follower more, if the destination is followed already.
+    pub(super) fn join(&mut self, route: FollowedRoute) -> Option<(FollowId, NextHop)> {
+        let id = *self.by_route.get(&route)?;
+        let follow = self.follows.get_mut(&id)?;
+        follow.followers += 1;
+        Some((id, follow.next))
+    }
+
+    /// A destination that is not followed yet.
+    pub(super) fn add(&mut self, follow: Follow) -> FollowId {
+        self.last_id += 1;
+        let id = FollowId(self.last_id);
+        self.by_route.insert(route_of(&follow), id);
+        self.put(id, follow);
+        id
+    }
+
+    /// One follower less.
+    pub(super) fn leave(&mut self, id: FollowId) {
+        let Some(mut follow) = self.take(id) else { return };
+        follow.followers -= 1;
+        if follow.followers > 0 {
+            self.put(id, follow);
+        } else {
+            self.by_route.remove(&route_of(&follow));
+            self.outdated.remove(&id);
+        }
+    }
+
+    /// Takes a destination out, to change it.
+    pub(super) fn take(&mut self, id: FollowId) -> Option<Follow> {
+        let follow = self.follows.remove(&id)?;
+        if let Some(hop) = follow.hop {
+            self.by_neighbor.remove(&(hop.ifindex, hop.neighbor, id));
+        }
+        if let Some(deadline) = follow.deadline() {
+            self.by_deadline.remove(&(deadline, id));
+        }
+        Some(follow)
+    }
+
+    /// Puts back a destination that was taken out.
+    pub(super) fn put(&mut self, id: FollowId, follow: Follow) {
+        if let Some(hop) = follow.hop {
+            self.by_neighbor.insert((hop.ifindex, hop.neighbor, id));
+        }
+        if let Some(deadline) = follow.deadline() {
+            self.by_deadline.insert((deadline, id));
+        }
+        self.follows.insert(id, follow);
+    }
+
+    /// Those that are reached by a neighbor.
+    pub(super) fn by_neighbor(&self, ifindex: u32, neighbor: IpAddr) -> Vec<FollowId> {
+        let range = (ifindex, neighbor, FollowId(0))..=(ifindex, neighbor, FollowId(u64::MAX));
+        self.by_neighbor.range(range).map(|(.., id)| *id).collect()
+    }
+
+    /// The first deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.by_deadline.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Some of those with a deadline that has passed.
+    pub(super) fn due(&self, now: Instant) -> Vec<FollowId> {
+        self.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, id)| *id).take(STEP).collect()
+    }
+
+    /// Routes have changed.
+    pub(super) fn set_outdated(&mut self) {
+        self.outdated.extend(self.follows.keys());
+    }
+
+    /// The route of some has still to be queried.
+    pub(super) fn are_outdated(&self) -> bool {
+        !self.outdated.is_empty()
+    }
+
+    /// Some of those of which the route has to be queried; they are queried now.
+    pub(super) fn take_outdated(&mut self) -> Vec<FollowId> {
+        (0..STEP).map_while(|_| self.outdated.pop_first()).collect()
+    }
+}
+
+fn route_of(follow: &Follow) -> FollowedRoute {
+    (follow.device, follow.source, follow.destination)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::gid::RoceVersion, *};
+    use crate::net::route::Hop;
+
+    fn follow(last: u8, neighbor: Option<u8>) -> Follow {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let source = GidTableEntry { address, ifindex: 2, vlan: None, prefix_len: 24, roce: RoceVersion::V2 };
+        let mut follow = Follow::new(DeviceId(0), source, [10, 0, 0, last].into());
+        let hop = neighbor.map(|last| Hop { ifindex: 2, neighbor: [10, 0, 0, last].into(), mtu_bytes: None });
+        follow.set_hop(hop, Instant::now());
+        follow
+    }
+
+    #[test]
+    fn followers_of_the_same_destination_share_it() {
+        let mut follows = Follows::default();
+        let route = route_of(&follow(2, None));
+        assert_eq!(follows.join(route), None);
+        let id = follows.add(follow(2, Some(9)));
+        assert_eq!(follows.join(route), Some((id, NextHop::Unreachable)));
+        follows.leave(id);
+        assert_eq!(follows.by_neighbor(2, [10, 0, 0, 9].into()), [id]);
+        follows.set_outdated();
+        follows.leave(id);
+        assert_eq!(follows.join(route), None);
+        assert!(follows.by_neighbor(2, [10, 0, 0, 9].into()).is_empty() && !follows.are_outdated());
+        assert!(follows.take(id).is_none());
+    }
+
+    #[test]
+    fn a_change_of_the_neighbor_or_deadline_is_found_by_the_new_one() {
+        let mut follows = Follows::default();
+        let (id, other) = (follows.add(follow(2, Some(8))), follows.add(follow(3, Some(9))));
+        let mut changed = follows.take(id).expect("it is there");
+        let now = Instant::now();
+        changed.set_hop(follow(2, Some(9)).hop, now);
+        changed.see(super::super::follow::View::Asked, now, Duration::from_secs(3));
+        follows.put(id, changed);
+        assert_eq!(follows.by_neighbor(2, [10, 0, 0, 9].into()), [id, other]);
+        assert!(follows.by_neighbor(2, [10, 0, 0, 8].into()).is_empty());
+        assert_eq!((follows.deadline(), follows.due(now)), (Some(now), vec![id]));
+        let mut changed = follows.take(id).expect("it is there");
+        changed.on_time(now);
+        follows.put(id, changed);
+        assert_eq!(follows.due(now), []);
+    }
+
+    #[test]
+    fn each_outdated_one_is_taken_once_in_bounded_steps() {
+        let mut follows = Follows::default();
+        for number in 0..600u32 {
+            let [.., high, low] = number.to_be_bytes();
+            let mut other = follow(2, None);
+            other.destination = [10, 0, high, low].into();
+            follows.add(other);
+        }
+        follows.set_outdated();
+        let steps: Vec<usize> = (0..4).map(|_| follows.take_outdated().len()).collect();
+        assert_eq!(steps, [STEP, STEP, 600 - 2 * STEP, 0]);
+    }
+}
