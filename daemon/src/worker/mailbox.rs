@@ -2,7 +2,7 @@
 //!
 //! The control thread creates objects, sends them in commands and receives them back in answers:
 //! the worker neither allocates nor frees. A [`Mailbox::call`] waits for its answer, which a worker
-//! gives within one poll iteration; a deadline covers a worker that does not.
+//! gives within two poll iterations; a deadline covers a worker that does not.
 //!
 //! ```text
 //!   Mailbox (control thread)  ── commands ──►  Inbox (worker)
@@ -146,6 +146,11 @@ impl<C, A> Inbox<C, A> {
         done
     }
 
+    /// Commands that wait, at most `limit`. Costs one load when there is none.
+    pub fn waiting(&self, limit: usize) -> usize {
+        if self.is_empty() { 0 } else { self.shared.commands.len().min(limit) }
+    }
+
     /// No command waits.
     pub fn is_empty(&self) -> bool {
         self.shared.commands.is_empty()
@@ -233,9 +238,10 @@ mod tests {
         for _ in 0..3 {
             give_up(&mut mailbox);
         }
+        assert_eq!((inbox.waiting(2), inbox.waiting(64)), (2, 3));
         assert_eq!(inbox.drain(2, |number| number), 2);
         assert_eq!(inbox.drain(2, |number| number), 1);
-        assert!(inbox.is_empty());
+        assert!(inbox.is_empty() && inbox.waiting(2) == 0);
     }
 
     #[test]

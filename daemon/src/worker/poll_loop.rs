@@ -1,10 +1,15 @@
 //! A worker and its poll loop. Each step of an iteration is bounded, and no iteration allocates.
 //!
 //! ```text
-//!   commands ─► doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
-//!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload ─► wake workers
-//!       ─► completions to clients ─► kick NIC queues ─► events to the control thread
+//!   doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
+//!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload
+//!       ─► wake workers ─► completions to clients ─► commands ─► kick NIC queues
+//!       ─► events to the control thread
 //! ```
+//!
+//! Commands that wait when an iteration begins are carried out in it, after the work that was
+//! posted before them: a program may post datagrams and destroy their queue pair at once, for an
+//! adapter sends them.
 //!
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
@@ -252,7 +257,8 @@ impl<N: Nic> Worker<N> {
         self.counters.polls += 1;
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
         let waited = self.delayed_kick.on_poll(now);
-        let mut done = self.carry_out_commands();
+        let commands = self.waiting_commands();
+        let mut done = self.set_nic_queues();
         done += self.take_doorbells();
         done += self.take_work();
         done += self.take_frames(now);
@@ -269,6 +275,7 @@ impl<N: Nic> Worker<N> {
         self.handoff.wake_receivers();
         let publications = self.worker_memory.publish();
         self.counters.publications += publications as u64;
+        done += self.carry_out_commands(commands);
         let may_wait = !waited && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
         if may_wait && self.delayed_kick.wait(now) {
             self.counters.acks_waited += 1;
@@ -279,13 +286,25 @@ impl<N: Nic> Worker<N> {
         done > 0
     }
 
-    fn carry_out_commands(&mut self) -> usize {
+    fn waiting_commands(&self) -> usize {
+        self.inbox.as_ref().expect("in its place between commands").waiting(COMMANDS)
+    }
+
+    fn carry_out_commands(&mut self, commands: usize) -> usize {
+        if commands == 0 {
+            return 0;
+        }
         // The inbox is taken out so that a command may change everything else.
         let mut inbox = self.inbox.take().expect("returned below");
-        let done = inbox.drain(COMMANDS, |command| self.carry_out(command));
+        let done = inbox.drain(commands, |command| self.carry_out(command));
         self.inbox = Some(inbox);
+        self.counters.commands += done as u64;
+        done
+    }
+
+    fn set_nic_queues(&mut self) -> usize {
         let mut queue_inbox = self.queue_inbox.take().expect("returned below");
-        let done = done + queue_inbox.drain(COMMANDS, |queues| self.set_queues(queues));
+        let done = queue_inbox.drain(COMMANDS, |queues| self.set_queues(queues));
         self.queue_inbox = Some(queue_inbox);
         self.counters.commands += done as u64;
         done
