@@ -209,6 +209,11 @@ impl Bench {
         .map(drop)
     }
 
+    /// Drops a share of the datagrams of unreliable services, and no other frame.
+    pub(crate) fn drop_datagrams(&self, rate: &str) -> Result<()> {
+        self.lab(&["fault", "--drop", rate, "--only", "0x64"]).map(drop)
+    }
+
     /// Drops one datagram of an unreliable service, counted from now on.
     pub(crate) fn drop_datagram(&self, nth: u8) -> Result<()> {
         self.lab(&["fault", "--nth", &format!("0x64:{nth}:drop")]).map(drop)

@@ -21,6 +21,9 @@ const DATAGRAMS: [&str; 5] = ["REQ", "REP", "RTU", "DREQ", "DREP"];
 const LIMIT: Duration = Duration::from_secs(100);
 /// Frames that pass before a program is killed.
 const LOAD: u64 = 300;
+/// A multicast group, and the MAC address of its frames, as in `/proc/net/dev_mcast`.
+const GROUP: &str = "239.9.8.7";
+const GROUP_MAC: &str = "01005e090807";
 /// Words in the guest kernel's log that mean trouble.
 const TROUBLE: &str = "warn|bug|oops|error|fail|stuck|leak|call trace";
 
@@ -38,6 +41,12 @@ pub(crate) enum CmTest {
     WriteBw,
     /// `rping`, with one of the datagrams lost: REQ, REP, RTU, DREQ, DREP.
     Lost(u8),
+    /// `ucmatose`, with a fifth of the datagrams lost, in both directions.
+    FifthLost,
+    /// Datagrams to a multicast group, which the receiver has joined.
+    Mckey,
+    /// The same by a sender that is no full member.
+    MckeySendOnly,
     /// No listener at the port.
     NoListener,
     /// The server's program is killed under load.
@@ -54,10 +63,18 @@ impl CmTest {
             Self::Rstream => "rstream -T v -S 65536 -I 4 -C 8".to_owned(),
             Self::WriteBw => "ib_write_bw -R -F -n 50 -s 65536 -u 16".to_owned(),
             Self::Lost(nth) => format!("{}, {} lost", Self::Rping.program(), DATAGRAMS[usize::from(nth) - 1]),
+            Self::FifthLost => format!("{}, 20 % of datagrams lost", Self::Ucmatose(10).program()),
+            Self::Mckey => format!("mckey -m {GROUP} -C 10"),
+            Self::MckeySendOnly => format!("{} -o", Self::Mckey.program()),
             Self::NoListener => "rping, no listener".to_owned(),
             Self::ServerKilled => "rping, server killed".to_owned(),
             Self::ClientKilled => "rping, client killed".to_owned(),
         }
+    }
+
+    /// The server sends, too: joining a group takes no datagram.
+    pub(crate) fn is_answered(self) -> bool {
+        !matches!(self, Self::Mckey | Self::MckeySendOnly)
     }
 
     /// Command lines of client and server.
@@ -73,6 +90,11 @@ impl CmTest {
             }
             // It has no option for its port.
             Self::Udaddy => ["s", "b"].map(|role| format!("{} -{role} {address}", self.program())),
+            Self::FifthLost => Self::Ucmatose(10).commands(network, client, port),
+            Self::Mckey | Self::MckeySendOnly => {
+                let own = Bench::address_of(client, network);
+                [format!("{} -b {own} -s", self.program()), format!("{} -b {address}", Self::Mckey.program())]
+            }
             Self::Ucmatose(_) | Self::Rstream => {
                 ["s", "b"].map(|role| format!("{} -{role} {address} -p {port}", self.program()))
             }
@@ -93,7 +115,7 @@ impl CmTest {
                 ensure!(rounds == [ROUNDS; 2], "{rounds:?} rounds of {ROUNDS}");
                 ensure!(!asked.output.contains("mismatch"), "wrong data");
             }
-            Self::Ucmatose(_) | Self::Udaddy => {
+            Self::Ucmatose(_) | Self::FifthLost | Self::Udaddy | Self::Mckey | Self::MckeySendOnly => {
                 ensure!([asked, served].iter().all(|ended| ended.output.contains("return status 0")), "status not 0");
             }
             _ => {}
@@ -110,6 +132,7 @@ pub(crate) fn run(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -
     bench.run(Side::Rxe, "dmesg -c >/dev/null", SOON)?.success("dmesg")?;
     let told = match test {
         CmTest::Lost(nth) => lost(bench, scenario, test, port, nth),
+        CmTest::FifthLost => fifth_lost(bench, scenario, test, port),
         CmTest::NoListener => refused(bench, scenario, test, port),
         CmTest::ServerKilled => killed(bench, scenario, test, port, scenario.client.other()),
         CmTest::ClientKilled => killed(bench, scenario, test, port, scenario.client),
@@ -138,6 +161,15 @@ fn lost(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16, nth: u8) ->
     Ok(told)
 }
 
+/// Each that is lost, or the one that it answers, is sent again.
+fn fifth_lost(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    bench.drop_datagrams("20%")?;
+    let told = pair(bench, scenario, test, port)?;
+    let [dropped, ..] = bench.faults()?;
+    ensure!(dropped > 0, "no datagram was dropped");
+    Ok(told)
+}
+
 /// Runs a server, its client, and meanwhile something else.
 fn both(
     bench: &Bench,
@@ -156,7 +188,7 @@ fn both(
     };
     thread::scope(|scope| {
         let serving = scope.spawn(|| run(server, &serve));
-        let listens = await_listener(bench, server);
+        let listens = await_listener(bench, server, test);
         let asking = scope.spawn(|| run(client, &ask));
         let done = meanwhile();
         let (asked, served) = (asking.join().expect("no panic"), serving.join().expect("no panic"));
@@ -181,9 +213,15 @@ fn outputs(client: &Ended, server: &Ended) -> String {
 }
 
 /// Waits until a program listens. roced does not show its listeners, so a program with an
-/// identifier has half a second for its next two calls.
-fn await_listener(bench: &Bench, side: Side) -> Result<()> {
+/// identifier has half a second for its next two calls. A receiver of a group has joined it.
+fn await_listener(bench: &Bench, side: Side, test: CmTest) -> Result<()> {
     let listens = match side {
+        Side::Rxe if !test.is_answered() => {
+            &format!("until grep -q {GROUP_MAC} /proc/net/dev_mcast; do sleep 0.05; done; sleep 0.5")
+        }
+        Side::Roced if !test.is_answered() => {
+            "until rocectl counters | grep -q cm_memberships; do sleep 0.05; done; sleep 0.5"
+        }
         Side::Rxe => "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done",
         Side::Roced => "until rocectl counters | grep -q cm_identifiers; do sleep 0.05; done; sleep 0.5",
     };
@@ -264,6 +302,10 @@ pub(crate) fn all() -> Vec<Scenario> {
         let nths = (1..).take(DATAGRAMS.len()).filter(is_repeated);
         let lost = nths.map(|nth| Scenario::plain(Run::Cm(CmTest::Lost(nth)), client));
         all.extend(lost);
+        all.extend(
+            [CmTest::FifthLost, CmTest::Mckey, CmTest::MckeySendOnly]
+                .map(|test| Scenario::plain(Run::Cm(test), client)),
+        );
         for harm in [(Harm::Drop, "5%"), (Harm::Duplicate, "5%")] {
             all.push(Scenario { harm: Some(harm), ..Scenario::plain(Run::Cm(CmTest::Rping), client) });
         }

@@ -40,7 +40,7 @@ pub(crate) const LEFT_OUT: [&str; 7] = [
     "ibv_ud_pingpong at a path MTU of its own choice: it takes the port's, 4096",
     "ibv_*_pingpong with messages of 1 MiB: their ACK timer is 67 ms, and a guest without KVM takes longer to receive one; perftest runs them",
     "the sort of fault where its rate is 0",
-    "rdma_cm: a lost DREQ of Linux, which is not repeated; perftest over IPv6; multicast, XRC",
+    "rdma_cm: a lost DREQ of Linux, which is not repeated; perftest over IPv6; XRC",
 ];
 
 /// Whether a combination can be run, and tells another from those that look alike to the program.

@@ -272,7 +272,8 @@ impl Scenario {
             Run::Stock(stock) => stock.is_answered(),
             // The other end has no such queue pair.
             Run::Ends(what) => what != "retry-exceeded",
-            Run::Client | Run::Cm(_) | Run::Reboot => true,
+            Run::Cm(test) => test.is_answered(),
+            Run::Client | Run::Reboot => true,
         };
         side == self.client || is_answered
     }

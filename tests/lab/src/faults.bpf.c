@@ -159,8 +159,10 @@ static __always_inline int corrupt(struct __sk_buff *frame, const struct place *
 	return bpf_skb_store_bytes(frame, place->bth + offset, &value, sizeof(value), 0);
 }
 
-static __always_inline int happens(__u64 chance)
+static __always_inline int happens(const struct config *wanted, __u8 opcode, __u64 chance)
 {
+	if (wanted->only_plus_one && wanted->only_plus_one != opcode + 1)
+		return 0;
 	return chance && bpf_get_prandom_u32() < chance;
 }
 
@@ -206,13 +208,13 @@ int roced_faults(struct __sk_buff *frame)
 
 	__u32 action = take_rule(wanted, place.opcode);
 
-	if (action == DROP || happens(wanted->drop_chance)) {
+	if (action == DROP || happens(wanted, place.opcode, wanted->drop_chance)) {
 		count(DROPPED);
 		return TC_ACT_SHOT;
 	}
-	if ((action == CORRUPT || happens(wanted->corrupt_chance)) && !corrupt(frame, &place))
+	if ((action == CORRUPT || happens(wanted, place.opcode, wanted->corrupt_chance)) && !corrupt(frame, &place))
 		count(CORRUPTED);
-	if (action == DUPLICATE || happens(wanted->duplicate_chance))
+	if (action == DUPLICATE || happens(wanted, place.opcode, wanted->duplicate_chance))
 		frame->mark = COPY_MARK;
 	steer(frame, wanted);
 	return TC_ACT_OK;

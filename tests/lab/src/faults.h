@@ -32,6 +32,9 @@ struct config {
 	 */
 	__u32 queue_plus_one;
 	__u32 rules;
+	/* Chances are for frames of this BTH opcode alone, plus one; zero: for all. */
+	__u32 only_plus_one;
+	__u32 reserved;
 	struct rule rule[RULES_MAX];
 };
 

@@ -36,6 +36,10 @@ pub struct Config {
     pub queue_plus_one: u32,
     /// How many of `rule` count.
     pub rules: u32,
+    /// Chances are for frames of this BTH opcode alone, plus one; zero: for all.
+    pub only_plus_one: u32,
+    /// Zero.
+    pub reserved: u32,
     /// The rules.
     pub rule: [RuleBytes; RULES_MAX],
 }

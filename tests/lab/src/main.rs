@@ -12,9 +12,10 @@ use clap::{Args, Parser, Subcommand};
 use roced_lab::{
     layout::{self, Config, RULES_MAX, RuleBytes},
     replay::{Host, Pace, Replay},
-    rule::{Rule, parse_rate},
+    rule::{Rule, parse_opcode, parse_rate},
     switch::{self, Faults},
 };
+use roced_transport::wire::opcode::Opcode;
 use zerocopy::FromZeros as _;
 
 /// Faults on the way between the two hosts of the lab.
@@ -78,6 +79,9 @@ struct FaultArguments {
     /// Share of frames that arrive with a byte under the ICRC changed.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
     corrupt: f64,
+    /// The rates are for frames of this opcode alone: ud_send_only, 0x64.
+    #[arg(long, value_name = "OPCODE", value_parser = parse_opcode)]
+    only: Option<Opcode>,
     /// Act once, on the N-th frame of an opcode from now on: rc_write_last:1:drop,
     /// 0x11:3:duplicate. May be repeated.
     #[arg(long, value_name = "OPCODE:N:ACTION")]
@@ -126,6 +130,7 @@ impl FaultArguments {
             corrupt_chance: layout::chance(self.corrupt),
             queue_plus_one: self.queue.map_or(0, |queue| u32::from(queue) + 1),
             rules: self.nth.len() as u32,
+            only_plus_one: self.only.map_or(0, |opcode| u32::from(opcode.0) + 1),
             ..Config::new_zeroed()
         };
         for (bytes, rule) in config.rule.iter_mut().zip(&self.nth) {

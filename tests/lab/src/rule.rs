@@ -64,8 +64,8 @@ pub fn parse_rate(text: &str) -> Result<f64, Error> {
     Ok(rate)
 }
 
-/// By number (`0x11` or `17`), or by name (`rc_ack`).
-fn parse_opcode(text: &str) -> Result<Opcode, Error> {
+/// An opcode by number (`0x11` or `17`), or by name (`rc_ack`).
+pub fn parse_opcode(text: &str) -> Result<Opcode, Error> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u8::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

@@ -246,6 +246,14 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_for_an_opcode_hits_no_other() {
+        let Some(mut bench) = Bench::new() else { return };
+        let config = Config { drop_chance: chance(1.0), only_plus_one: 0x06 + 1, ..Config::new_zeroed() };
+        bench.faults.set(&config).expect("set");
+        assert_eq!([0x06, 0x11, 0x06].map(|opcode| bench.run(&captured(opcode)).0), [SHOT, OK, SHOT]);
+    }
+
+    #[test]
     fn a_rate_of_one_drops_all_roce_and_nothing_else() {
         let Some(mut bench) = Bench::new() else { return };
         bench.faults.set(&Config { drop_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
