@@ -10,7 +10,7 @@ use roced_types::DeviceId;
 use super::{gid::GidTableEntry, route::Hop};
 
 /// A followed destination. Followers of the same one from the same address share an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FollowId(pub u64);
 
 /// How a destination is reached.
@@ -79,6 +79,8 @@ pub(super) struct Follow {
     pub(super) next: NextHop,
     /// The neighbor has not answered in time.
     given_up: bool,
+    /// The neighbor has been asked since it is being resolved.
+    is_asked: bool,
     /// When "resolving" has lasted long enough.
     give_up_at: Option<Instant>,
     /// When the neighbor is to be asked.
@@ -97,6 +99,7 @@ impl Follow {
             hop: None,
             next: NextHop::Unreachable,
             given_up: false,
+            is_asked: false,
             give_up_at: None,
             ask_at: None,
             asked_last: None,
@@ -112,6 +115,7 @@ impl Follow {
         self.hop = hop;
         self.given_up = false;
         if self.next == NextHop::Resolving {
+            self.is_asked = false;
             self.give_up_at = None;
             self.ask_at = Some(now);
         }
@@ -125,7 +129,7 @@ impl Follow {
             View::NoWay => NextHop::Unreachable,
             // Believed only of a neighbor that was probed on our behalf; earlier findings of the
             // kernel may be outdated.
-            View::Silent if before == NextHop::Resolving => {
+            View::Silent if before == NextHop::Resolving && self.is_asked => {
                 self.given_up = true;
                 NextHop::Unreachable
             }
@@ -140,6 +144,7 @@ impl Follow {
             NextHop::Resolving => {
                 self.give_up_at.get_or_insert(now + patience);
                 if changed {
+                    self.is_asked = false;
                     self.ask_at = Some(now);
                 }
             }
@@ -185,6 +190,7 @@ impl Follow {
         let ask = self.ask_at.is_some_and(|at| at <= now);
         if ask {
             self.asked_last = Some(now);
+            self.is_asked = true;
             match self.next {
                 NextHop::Reachable { .. } => self.ask_at = Some(now + CONFIRM_EVERY),
                 NextHop::Resolving | NextHop::Local(_) => self.ask_at = Some(now + PAUSE_MIN),
@@ -275,6 +281,7 @@ mod tests {
         let mut bench = Bench::new();
         assert!(bench.see(View::Silent));
         assert_eq!(bench.follow.next, NextHop::Resolving, "that verdict is from before we asked");
+        assert!(!bench.see(View::Silent), "so is this one");
         assert_eq!(bench.pass(0), (1, false));
         assert!(bench.see(View::Silent));
         assert_eq!(bench.follow.next, NextHop::Unreachable);

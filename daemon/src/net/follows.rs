@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    ops::Bound,
     time::Instant,
 };
 
@@ -28,8 +29,14 @@ pub(super) struct Follows {
     /// By interface and neighbor.
     by_neighbor: BTreeSet<(u32, IpAddr, FollowId)>,
     by_deadline: BTreeSet<(Instant, FollowId)>,
-    /// Those of which the route has to be queried, because routes have changed.
-    outdated: BTreeSet<FollowId>,
+    /// Those to be looked at again, because their neighbor has changed or routes have: whether the
+    /// route has to be queried.
+    outdated: BTreeMap<FollowId, bool>,
+    /// Since there are such.
+    outdated_since: Option<Instant>,
+    /// The last of them that was taken. Those behind it come next: changes without end must not
+    /// bring the first ones back again and again.
+    last_taken: FollowId,
     last_id: u64,
 }
 
@@ -60,6 +67,9 @@ impl Follows {
         } else {
             self.by_route.remove(&route_of(&follow));
             self.outdated.remove(&id);
+            if self.outdated.is_empty() {
+                self.outdated_since = None;
+            }
         }
     }
 
@@ -86,15 +96,27 @@ impl Follows {
         self.follows.insert(id, follow);
     }
 
-    /// Those that are reached by a neighbor.
-    pub(super) fn by_neighbor(&self, ifindex: u32, neighbor: IpAddr) -> Vec<FollowId> {
+    /// A neighbor has changed: those that are reached by it are outdated.
+    pub(super) fn on_neighbor(&mut self, ifindex: u32, neighbor: IpAddr, now: Instant) {
         let range = (ifindex, neighbor, FollowId(0))..=(ifindex, neighbor, FollowId(u64::MAX));
-        self.by_neighbor.range(range).map(|(.., id)| *id).collect()
+        for (.., id) in self.by_neighbor.range(range) {
+            self.outdated.entry(*id).or_insert(false);
+            self.outdated_since.get_or_insert(now);
+        }
     }
 
-    /// The first deadline.
+    /// Routes have changed: all are outdated.
+    pub(super) fn on_routes(&mut self, now: Instant) {
+        self.outdated.extend(self.follows.keys().map(|id| (*id, true)));
+        if !self.outdated.is_empty() {
+            self.outdated_since.get_or_insert(now);
+        }
+    }
+
+    /// When something is to be done: the first deadline, or at once if some are outdated.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.by_deadline.first().map(|(deadline, _)| *deadline)
+        let first = self.by_deadline.first().map(|(deadline, _)| *deadline);
+        first.into_iter().chain(self.outdated_since).min()
     }
 
     /// Some of those with a deadline that has passed.
@@ -102,19 +124,20 @@ impl Follows {
         self.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, id)| *id).take(STEP).collect()
     }
 
-    /// Routes have changed.
-    pub(super) fn set_outdated(&mut self) {
-        self.outdated.extend(self.follows.keys());
-    }
-
-    /// The route of some has still to be queried.
-    pub(super) fn are_outdated(&self) -> bool {
-        !self.outdated.is_empty()
-    }
-
-    /// Some of those of which the route has to be queried; they are queried now.
-    pub(super) fn take_outdated(&mut self) -> Vec<FollowId> {
-        (0..STEP).map_while(|_| self.outdated.pop_first()).collect()
+    /// Some of those that are outdated, which are looked at now; with each, whether its route has to
+    /// be queried.
+    pub(super) fn take_outdated(&mut self) -> Vec<(FollowId, bool)> {
+        let behind = self.outdated.range((Bound::Excluded(self.last_taken), Bound::Unbounded));
+        let before = self.outdated.range(..=self.last_taken);
+        let taken: Vec<_> = behind.chain(before).take(STEP).map(|(id, routes)| (*id, *routes)).collect();
+        for (id, _) in &taken {
+            self.outdated.remove(id);
+            self.last_taken = *id;
+        }
+        if self.outdated.is_empty() {
+            self.outdated_since = None;
+        }
+        taken
     }
 }
 
@@ -146,11 +169,15 @@ mod tests {
         let id = follows.add(follow(2, Some(9)));
         assert_eq!(follows.join(route), Some((id, NextHop::Unreachable)));
         follows.leave(id);
-        assert_eq!(follows.by_neighbor(2, [10, 0, 0, 9].into()), [id]);
-        follows.set_outdated();
+        let now = Instant::now();
+        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        assert_eq!(follows.take_outdated(), [(id, false)]);
+        follows.on_routes(now);
+        assert_eq!(follows.deadline(), Some(now));
         follows.leave(id);
         assert_eq!(follows.join(route), None);
-        assert!(follows.by_neighbor(2, [10, 0, 0, 9].into()).is_empty() && !follows.are_outdated());
+        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        assert_eq!((follows.take_outdated(), follows.deadline()), (Vec::new(), None));
         assert!(follows.take(id).is_none());
     }
 
@@ -163,8 +190,10 @@ mod tests {
         changed.set_hop(follow(2, Some(9)).hop, now);
         changed.see(super::super::follow::View::Asked, now, Duration::from_secs(3));
         follows.put(id, changed);
-        assert_eq!(follows.by_neighbor(2, [10, 0, 0, 9].into()), [id, other]);
-        assert!(follows.by_neighbor(2, [10, 0, 0, 8].into()).is_empty());
+        follows.on_neighbor(2, [10, 0, 0, 8].into(), now);
+        assert_eq!(follows.take_outdated(), []);
+        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        assert_eq!(follows.take_outdated(), [(id, false), (other, false)]);
         assert_eq!((follows.deadline(), follows.due(now)), (Some(now), vec![id]));
         let mut changed = follows.take(id).expect("it is there");
         changed.on_time(now);
@@ -181,8 +210,20 @@ mod tests {
             other.destination = [10, 0, high, low].into();
             follows.add(other);
         }
-        follows.set_outdated();
+        let now = Instant::now();
+        follows.on_routes(now);
+        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
         let steps: Vec<usize> = (0..4).map(|_| follows.take_outdated().len()).collect();
         assert_eq!(steps, [STEP, STEP, 600 - 2 * STEP, 0]);
+        // However often routes change, each has its turn.
+        let mut turns = BTreeMap::new();
+        for _ in 0..9 {
+            follows.on_routes(now);
+            for (id, queries) in follows.take_outdated() {
+                *turns.entry(id).or_insert(0) += 1;
+                assert!(queries);
+            }
+        }
+        assert!(turns.len() == 600 && turns.values().all(|turns| (3..=4).contains(turns)), "{turns:?}");
     }
 }

@@ -21,7 +21,6 @@ mod neighbor;
 mod route;
 
 use std::{
-    collections::BTreeSet,
     io,
     net::IpAddr,
     os::fd::BorrowedFd,
@@ -269,14 +268,14 @@ impl Net {
     /// The kernel's, when the socket itself fails.
     pub fn on_readable(&mut self) -> Result<Vec<NetworkChange>, NetError> {
         let failed = |source| NetError::Netlink { what: "stopped telling of changes", source };
+        let now = Instant::now();
         let mut routes_changed = false;
-        let mut neighbors = BTreeSet::new();
         match self.events.drain().map_err(failed)? {
             Heard::Changes(messages) => {
                 for message in &messages {
                     match self.mirror.take(message) {
                         Concerns::Nothing => {}
-                        Concerns::Neighbor(ifindex, address) => drop(neighbors.insert((ifindex, address))),
+                        Concerns::Neighbor(ifindex, address) => self.follows.on_neighbor(ifindex, address, now),
                         Concerns::Routes => routes_changed = true,
                     }
                 }
@@ -286,19 +285,14 @@ impl Net {
                 routes_changed |= self.read_again();
             }
         }
-        let mut changes = self.refresh(routes_changed);
-        for (ifindex, address) in neighbors {
-            let follows = self.follows.by_neighbor(ifindex, address);
-            changes.extend(follows.into_iter().filter_map(|id| self.look_again(id, false)));
-        }
+        let mut changes = self.refresh_devices(routes_changed);
         changes.extend(self.on_deadline());
         Ok(changes)
     }
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        let outdated = self.follows.are_outdated().then(Instant::now);
-        outdated.into_iter().chain(self.follows.deadline()).chain(self.read_again_at).min()
+        self.follows.deadline().into_iter().chain(self.read_again_at).min()
     }
 
     /// Time has passed: neighbors are asked again, and given up. What many destinations need is done
@@ -307,10 +301,10 @@ impl Net {
         let now = Instant::now();
         let mut changes = Vec::new();
         if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
-            changes.extend(self.refresh(true));
-        } else {
-            changes.extend(self.refresh_outdated());
+            changes.extend(self.refresh_devices(true));
         }
+        let outdated = self.follows.take_outdated();
+        changes.extend(outdated.into_iter().filter_map(|(id, routes_changed)| self.look_again(id, routes_changed)));
         for id in self.follows.due(now) {
             let Some(mut follow) = self.follows.take(id) else { continue };
             let gave_up = self.pass_time(&mut follow, now);
@@ -416,22 +410,17 @@ impl Net {
         }
     }
 
-    /// Brings devices up to date, and some destinations at least.
-    fn refresh(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
-        let mut changes = self.refresh_devices();
+    /// Brings devices up to date. Followed destinations are outdated if routes or devices have
+    /// changed.
+    fn refresh_devices(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
+        let changes = self.device_changes();
         if routes_changed || !changes.is_empty() {
-            self.follows.set_outdated();
+            self.follows.on_routes(Instant::now());
         }
-        changes.extend(self.refresh_outdated());
         changes
     }
 
-    fn refresh_outdated(&mut self) -> Vec<NetworkChange> {
-        let outdated = self.follows.take_outdated();
-        outdated.into_iter().filter_map(|id| self.look_again(id, true)).collect()
-    }
-
-    fn refresh_devices(&mut self) -> Vec<NetworkChange> {
+    fn device_changes(&mut self) -> Vec<NetworkChange> {
         let mut changes = Vec::new();
         let removed = self.mirror.links.take_removed();
         for (device, seen) in &mut self.devices {

@@ -188,6 +188,26 @@ fn each_neighbor_that_does_not_answer_is_told() {
     net.until("all are unreachable", |net| ids.iter().all(|id| net.hop(*id) == NextHop::Unreachable));
 }
 
+/// They are looked at in steps.
+#[test]
+fn hundreds_of_destinations_follow_a_link() {
+    let Some((a, _b)) = two_hosts() else { return };
+    let addresses: Vec<String> = (0..700).map(|at| format!("10.1.{}.{}", 1 + at / 250, 1 + at % 250)).collect();
+    a.ip("route add 10.1.0.0/16 dev eth0");
+    let lines = addresses
+        .iter()
+        .map(|address| format!("neigh add {address} lladdr 02:00:00:00:00:0b dev eth0 nud permanent\n"));
+    a.ip_batch(&lines.collect::<String>());
+    let mut net = open(&a);
+    let ids: Vec<FollowId> = addresses.iter().map(|address| net.follow("10.1.0.1", address)).collect();
+    let reached = |net: &Watched| ids.iter().filter(|id| mac_of(net, **id) == Some(PEER_MAC)).count();
+    assert_eq!(reached(&net), ids.len());
+    a.ip("link set eth0 mtu 1400");
+    let is_narrow = |hop| matches!(hop, NextHop::Reachable { mtu_bytes: 1400, .. });
+    let took = net.until("all have the new MTU", |net| ids.iter().all(|id| is_narrow(net.hop(*id))));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
 #[test]
 fn a_rule_that_leads_elsewhere_is_followed() {
     let Some((a, b)) = two_hosts() else { return };

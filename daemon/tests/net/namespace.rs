@@ -220,7 +220,11 @@ impl Watched {
         if poll(&mut fds, wait).expect("poll works") > 0 {
             changes.extend(self.net.on_readable().expect("netlink works"));
         }
-        changes.extend(self.net.on_deadline());
+        // As the control thread, which reads the clock first.
+        let now = Instant::now();
+        if self.net.deadline().is_some_and(|due| due <= now) {
+            changes.extend(self.net.on_deadline());
+        }
         for change in changes {
             if let NetworkChange::NextHop(id, next) = change {
                 self.hops.insert(id, next);
