@@ -190,23 +190,36 @@ fn datagrams_go_between_any_queue_pairs() {
 /// As `mckey` does, whose sends report no completion.
 #[test]
 fn datagrams_that_were_posted_before_the_end_of_their_queue_pair_are_sent() {
-    const COUNT: usize = 10;
     let served = Served::start();
     let program = Program::new(&served);
-    let to = active(&program);
-    for round in 0..200 {
-        for _ in 0..COUNT {
-            to.post_recv(&RecvRequest::new(&[program.memory.sge(..GRH_BYTES + 8)])).expect("room");
+    let make = || {
+        let builder = program.pd.queue_pair(&program.cq, &program.cq).service(ServiceType::Ud);
+        let qp = builder.send_wrs(200).recv_wrs(200).create().expect("a queue pair");
+        qp.activate(QKEY).expect("from RESET");
+        qp
+    };
+    let to = make();
+    // The second is more than a poll iteration sends.
+    for (count, rounds, handle_first) in [(10, 100, true), (200, 20, true), (200, 20, false)] {
+        for round in 0..rounds {
+            for _ in 0..count {
+                to.post_recv(&RecvRequest::new(&[program.memory.sge(..GRH_BYTES + 8)])).expect("room");
+            }
+            to.query().expect("its receives are there");
+            let (from, ah) = (make(), handle(&program, "10.9.0.1"));
+            for _ in 0..count {
+                from.post_send(&SendRequest::send_inline(b"the last").to(&ah, to.qpn(), QKEY)).expect("room");
+            }
+            if handle_first {
+                drop(ah);
+                drop(from);
+            } else {
+                drop(from);
+                drop(ah);
+            }
+            let received = program.reap(count);
+            assert!(received.iter().all(|one| one.ok().is_ok()), "round {round}: {received:?}");
         }
-        to.query().expect("its receives are there");
-        let (from, ah) = (active(&program), handle(&program, "10.9.0.1"));
-        for _ in 0..COUNT {
-            from.post_send(&SendRequest::send_inline(b"the last").to(&ah, to.qpn(), QKEY)).expect("room");
-        }
-        drop(ah);
-        drop(from);
-        let received = program.reap(COUNT);
-        assert!(received.iter().all(|one| one.ok().is_ok()), "round {round}: {received:?}");
     }
 }
 
@@ -287,6 +300,13 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "as good as sent");
     drop(ah);
     assert!(served.told.lock().expect("nobody panicked").followed.is_empty());
+    // The end of the handle is the end of the wait, and the send queue goes on.
+    for id in 2..4 {
+        let ah = handle(&program, "10.9.0.77");
+        qp.post_send(&SendRequest::send_inline(b"hello?").to(&ah, 77, QKEY).id(id).signaled()).expect("room");
+        drop(ah);
+        assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(id), "lost, as any datagram may be");
+    }
 }
 
 /// Posts a receive on each, all into the same buffer: the arriving message is the same.

@@ -45,6 +45,14 @@ impl AhTable {
         true
     }
 
+    /// Takes a destination that is being resolved for unreachable; false for any other.
+    pub fn abandon(&mut self, number: u32) -> bool {
+        let waits = |handle: &&mut AhEntry| matches!(handle.path, PathState::Resolving);
+        let Some(handle) = self.handles.get_mut(number).filter(waits) else { return false };
+        handle.path = PathState::Unreachable;
+        true
+    }
+
     /// Removes a handle.
     pub fn remove(&mut self, number: u32) -> Option<AhEntry> {
         self.handles.remove(number)
@@ -73,6 +81,8 @@ mod tests {
         }
         assert!(table.set_path(1, PathState::Unreachable, 512) && !table.set_path(0, PathState::Unreachable, 512));
         assert_eq!(table.find(Pdn(7), 1).map(|handle| handle.mtu_bytes), Some(512));
+        assert!(!table.abandon(1) && table.set_path(1, PathState::Resolving, 512) && table.abandon(1));
+        assert!(matches!(table.find(Pdn(7), 1).expect("there").path, PathState::Unreachable));
         assert!(table.remove(1).is_some() && table.remove(1).is_none() && table.find(Pdn(7), 1).is_none());
     }
 }

@@ -449,6 +449,16 @@ impl Endpoint {
         there
     }
 
+    /// Datagrams that wait for the destination of an address handle are lost: it is unreachable from
+    /// now on. False if none can wait.
+    pub fn abandon_ah(&mut self, number: u32) -> bool {
+        let is_abandoned = self.resources.ahs.abandon(number);
+        if is_abandoned {
+            self.schedule_waiting(number);
+        }
+        is_abandoned
+    }
+
     /// Removes an address handle. Nothing is sent by it from now on.
     pub fn remove_ah(&mut self, number: u32) -> Option<AhEntry> {
         let removed = self.resources.ahs.remove(number);

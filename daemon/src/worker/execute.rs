@@ -10,7 +10,7 @@ use roced_memory::{
 use roced_transport::{
     endpoint::Endpoint,
     mr::{Mr, MrKey, Scope},
-    qp::{PathState, Qp, ReplayMemory},
+    qp::{PathState, Qp, ReplayMemory, ServiceType},
     reject::Reject,
     srq::Srq,
 };
@@ -73,10 +73,7 @@ impl<N: Nic> Worker<N> {
                 let there = endpoint.is_some_and(|endpoint| endpoint.set_ah_path(number, path, mtu_bytes));
                 if there { Answer::Done } else { missing() }
             }
-            Command::DropAh(device, number) => {
-                let removed = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_ah(number));
-                removed.map_or_else(missing, |_| Answer::Done)
-            }
+            Command::DropAh(device, number) => self.drop_ah(device, number),
             Command::Attach { device, qpn, group } => match self.endpoint_of(device) {
                 Some(endpoint) => done_or_refused(endpoint.attach(qpn, group)),
                 None => missing(),
@@ -307,7 +304,21 @@ impl<N: Nic> Worker<N> {
         Answer::Refused(why, Some(Command::ModifyQp { qpn, mask, attributes, path, replay }))
     }
 
+    fn drop_ah(&mut self, device: DeviceId, number: u32) -> Answer {
+        self.send_posted();
+        // Datagrams that wait for its neighbor are lost, as those to a neighbor that is not there.
+        if self.endpoint_of(device).is_some_and(|endpoint| endpoint.abandon_ah(number)) {
+            self.send_more();
+        }
+        let removed = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_ah(number));
+        removed.map_or_else(|| refuse(CommandRefused::NoSuchObject), |_| Answer::Done)
+    }
+
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
+        // A program knows of the sends of a reliable connection which have arrived.
+        if self.qp(qpn).is_some_and(|qp| qp.config().service != ServiceType::Rc) {
+            self.send_posted_of(qpn);
+        }
         let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
         let entry = entry_of(self.first_entries[worker_endpoint], endpoint, qpn);

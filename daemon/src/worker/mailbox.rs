@@ -31,7 +31,7 @@ use super::wake::Waker;
 const DEPTH: usize = 64;
 
 /// How long a call looks for its answer, yielding, before it sleeps: a worker that is awake answers
-/// within a poll iteration, a few microseconds, and being woken costs ten times that.
+/// within two poll iterations, a few microseconds, and being woken costs ten times that.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Why a call has no answer.

@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod nic;
 pub mod pin;
 pub mod poll_loop;
+mod posted;
 pub mod qp_table;
 pub mod ready;
 mod route;

@@ -3,13 +3,14 @@
 //! ```text
 //!   doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
 //!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload
-//!       ─► wake workers ─► completions to clients ─► commands ─► kick NIC queues
-//!       ─► events to the control thread
+//!       ─► wake workers ─► completions to clients ─► kick NIC queues
+//!       ─► events to the control thread ─► commands
 //! ```
 //!
-//! Commands that wait when an iteration begins are carried out in it, after the work that was
+//! Commands that wait when an iteration begins are carried out at its end, after the work that was
 //! posted before them: a program may post datagrams and destroy their queue pair at once, for an
-//! adapter sends them.
+//! adapter sends them. If an iteration is not enough for that work, the commands that take away a
+//! means of sending give it some more (`posted.rs`).
 //!
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
@@ -275,15 +276,26 @@ impl<N: Nic> Worker<N> {
         self.handoff.wake_receivers();
         let publications = self.worker_memory.publish();
         self.counters.publications += publications as u64;
-        done += self.carry_out_commands(commands);
-        let may_wait = !waited && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
+        let may_wait =
+            !waited && commands == 0 && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
         if may_wait && self.delayed_kick.wait(now) {
             self.counters.acks_waited += 1;
         } else {
             self.kick();
         }
         done += publications + self.tell_events();
+        done += self.carry_out_commands(commands);
         done > 0
+    }
+
+    /// Sends frames and nothing else, and returns their number.
+    pub(super) fn send_more(&mut self) -> usize {
+        let now = monotonic_now();
+        let sent = self.emit_frames(now).visits;
+        self.take_borrowed(now);
+        self.handoff.wake_receivers();
+        self.kick();
+        sent
     }
 
     fn waiting_commands(&self) -> usize {
@@ -310,7 +322,7 @@ impl<N: Nic> Worker<N> {
         done
     }
 
-    fn take_doorbells(&mut self) -> usize {
+    pub(super) fn take_doorbells(&mut self) -> usize {
         let mut doorbells = self.qp_table.drain_doorbells();
         self.counters.doorbells += doorbells as u64;
         for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
@@ -331,7 +343,7 @@ impl<N: Nic> Worker<N> {
         doorbells
     }
 
-    fn take_work(&mut self) -> usize {
+    pub(super) fn take_work(&mut self) -> usize {
         let mut taken = 0;
         let mut visits = 0;
         while taken < WORK_REQUESTS && visits < VISITS && self.fault.is_none() {

@@ -221,8 +221,9 @@ impl Qp {
         }
     }
 
-    /// Number of send work requests that may be posted.
-    pub(crate) fn send_room(&self) -> u32 {
+    /// Number of send work requests that may be posted: of [`roced_types::QpSizes::send_wrs`], those that are not
+    /// posted, or have ended.
+    pub fn send_room(&self) -> u32 {
         self.send_queue.room()
     }
 
