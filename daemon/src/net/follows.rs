@@ -124,8 +124,8 @@ impl Follows {
         self.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, id)| *id).take(STEP).collect()
     }
 
-    /// Some of those that are outdated, which are looked at now; with each, whether its route has to
-    /// be queried.
+    /// Some of those that are outdated, which are looked at now; with each, whether its route has
+    /// to be queried.
     pub(super) fn take_outdated(&mut self) -> Vec<(FollowId, bool)> {
         let behind = self.outdated.range((Bound::Excluded(self.last_taken), Bound::Unbounded));
         let before = self.outdated.range(..=self.last_taken);

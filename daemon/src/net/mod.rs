@@ -295,8 +295,8 @@ impl Net {
         self.follows.deadline().into_iter().chain(self.read_again_at).min()
     }
 
-    /// Time has passed: neighbors are asked again, and given up. What many destinations need is done
-    /// in steps, the next of which is due at once.
+    /// Time has passed: neighbors are asked again, and given up. Many destinations are handled in
+    /// steps, the next of which is due at once.
     pub fn on_deadline(&mut self) -> Vec<NetworkChange> {
         let now = Instant::now();
         let mut changes = Vec::new();

@@ -1,11 +1,11 @@
-//! Work that was posted before a command that takes away a means of sending it: it is sent first, in
-//! a bounded number of rounds, for an adapter would have sent it by then.
+//! Work that was posted before a command that takes away a means of sending it: it is sent first,
+//! in a bounded number of rounds, for an adapter would have sent it by then.
 
 use roced_types::Qpn;
 
 use super::{nic::Nic, poll_loop::Worker, qp_table::entry_of};
 
-/// Rounds for one queue pair, each of a batch of frames: other queue pairs have their turns in them.
+/// Rounds for one queue pair, each of a batch of frames: others have their turns in them.
 const ROUNDS_OF_QP: usize = 32;
 /// Rounds without a send of the queue pair, whose turn comes in one of them if it can send at all.
 const FRUITLESS_ROUNDS: usize = 4;
