@@ -19,7 +19,7 @@ use roced_transport::{
 };
 use roced_types::{Qpn, address_of};
 
-use super::{CmDevice, host::entry_of};
+use super::{CmDevice, host::entry_of, unsent::UnsentMads};
 use crate::{
     environment::Environment,
     net::{FollowId, NextHop},
@@ -63,13 +63,14 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
+    unsent: UnsentMads,
     for_strangers: WayBudget,
     for_answers: WayBudget,
     /// The rates do not count.
     has_no_limits: bool,
     /// When unused ways were looked for.
     looked: Instant,
-    /// Datagrams that were not sent: no way, too many that wait, or no room at a worker.
+    /// Datagrams that were not sent: no way, or too many that wait.
     pub(super) dropped: u64,
 }
 
@@ -104,6 +105,7 @@ impl Default for MadRoutes {
         Self {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
+            unsent: UnsentMads::default(),
             for_strangers: WayBudget::new(NEW_WAY_FOR_STRANGER),
             for_answers: WayBudget::new(NEW_WAY_FOR_ANSWER),
             has_no_limits: false,
@@ -171,7 +173,7 @@ impl MadRoutes {
             NextHop::Resolving if way.waiting.len() < WAITING_MAX => way.waiting.push_back(bytes),
             NextHop::Reachable { .. } => {
                 let next = way.next;
-                self.dropped += u64::from(!emit(&peer, next, bytes, devices, environment));
+                self.dropped += u64::from(!emit(&peer, next, bytes, devices, &mut self.unsent, environment));
             }
             NextHop::Resolving | NextHop::Unreachable | NextHop::Local(_) => self.dropped += 1,
         }
@@ -192,20 +194,26 @@ impl MadRoutes {
             way.next = next;
             if next != NextHop::Resolving {
                 for bytes in way.waiting.drain(..) {
-                    self.dropped += u64::from(!emit(peer, next, bytes, devices, environment));
+                    self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
                 }
             }
         }
         if matches!(next, NextHop::Reachable { .. } | NextHop::Local(_)) { peers } else { Vec::new() }
     }
 
-    /// When [`Self::drop_unused`] wants to be called.
+    /// When [`Self::on_deadline`] wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT)
+        let of_ways = (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT);
+        of_ways.into_iter().chain(self.unsent.deadline()).min()
     }
 
-    /// Forgets the ways that were not used for long.
-    pub(super) fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
+    /// Sends datagrams that found no room before, and forgets the ways that were not used for long.
+    pub(super) fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
+        self.unsent.send_waiting(now, &mut *environment.workers);
+        self.drop_unused(now, environment);
+    }
+
+    fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
         if self.looked + RESOLVING_KEPT > now {
             return;
         }
@@ -231,12 +239,13 @@ impl MadRoutes {
     }
 }
 
-/// Gives a datagram to a worker; false if that has no room.
+/// Gives a datagram to a worker, now or when that has room; false if too many wait.
 fn emit(
     peer: &PeerAddress,
     next: NextHop,
     bytes: [u8; MAD_BYTES],
     devices: &[CmDevice],
+    unsent: &mut UnsentMads,
     environment: &mut Environment<'_>,
 ) -> bool {
     let NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } = next else { return false };
@@ -255,5 +264,5 @@ fn emit(
         roce: Roce::V2 { udp_source_port: udp_source_port(0, Qpn::GSI, Qpn::GSI) },
     };
     let Ok(path) = Path::new(&spec) else { return false };
-    environment.workers.send_mad(device.worker, OutgoingMad { device: peer.device, path, bytes })
+    unsent.send(device.worker, OutgoingMad { device: peer.device, path, bytes }, &mut *environment.workers)
 }

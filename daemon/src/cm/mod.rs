@@ -17,6 +17,7 @@ mod intake;
 mod known_peers;
 mod mad_routes;
 mod refusals;
+mod unsent;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -280,7 +281,7 @@ impl ConnectionService {
         let now = self.now();
         let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_timeout(&mut host, now);
-        self.routes.drop_unused(Instant::now(), environment);
+        self.routes.on_deadline(Instant::now(), environment);
         self.ask_neighbors(environment);
         self.flush(environment);
     }
