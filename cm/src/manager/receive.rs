@@ -30,6 +30,16 @@ impl ConnectionManager {
         }
     }
 
+    /// A request that was postponed, as if it had just come.
+    pub(crate) fn on_postponed(&mut self, from: PeerAddress, mad: &Mad, now: Duration) {
+        self.now = now;
+        match &mad.message {
+            CmMessage::Req(req) => self.on_req(from, req, mad.transaction, now),
+            CmMessage::SidrReq(req) => self.on_sidr_req(from, req, mad.transaction, now),
+            _ => {}
+        }
+    }
+
     fn on_mad(&mut self, from: PeerAddress, mad: &Mad, now: Duration) {
         self.counters.of_mut(mad.message.attribute()).received += 1;
         let transaction = mad.transaction;

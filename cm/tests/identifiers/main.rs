@@ -1,6 +1,7 @@
 //! Identifiers of programs on two hosts, over a network that loses datagrams by seed: the events,
 //! errors and ports that programs see.
 
+mod crowd;
 mod fake_host;
 mod refusals;
 mod unconfirmed;

@@ -14,6 +14,9 @@ use roced_types::{DeviceId, Qpn, gid_of};
 
 use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 
+/// Address of host 0 that may not exist.
+pub(crate) const FIRST_HOST: u32 = 0x0b00_0001;
+
 /// Of one listener, until a confirmation; and of one known peer.
 const STRANGERS_MAX: u32 = 128;
 const PEER_MAX: u32 = 1024;
@@ -103,8 +106,8 @@ fn ask(world: &mut World, (from, mad): (PeerAddress, Mad), number: u32) -> Optio
 }
 
 /// A REQ of a host.
-fn request(host: u32, number: u32, to: IpAddr) -> (PeerAddress, Mad) {
-    let source = Ipv4Addr::from(0x0b00_0001 + host);
+pub(crate) fn request(host: u32, number: u32, to: IpAddr) -> (PeerAddress, Mad) {
+    let source = Ipv4Addr::from(FIRST_HOST + host);
     let IpAddr::V4(destination) = to else { panic!("the hosts have IPv4 addresses") };
     let gids = [IpAddr::V4(source), to].map(gid_of);
     let addresses = CmaAddress::Ipv4([source.octets(), destination.octets()]);

@@ -41,10 +41,12 @@ const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 /// In place of a user: the way is for an answer.
 const STRANGER: u32 = u32::MAX;
 
-/// New ways at once, and how soon another one: strangers cause them.
-const NEW_WAYS: u32 = 256;
-const NEW_WAY_FOR_STRANGER: Duration = Duration::from_millis(5);
-const NEW_WAY_FOR_ANSWER: Duration = Duration::from_millis(2);
+/// New ways for strangers at once, and how soon another one.
+const FOR_STRANGERS: WayRate = WayRate { at_once: 256, every: Duration::from_millis(5) };
+
+/// New ways for answers of connections, which strangers cause as well: a thousand hosts that start
+/// at one moment. How many of them exist, listeners look after.
+const FOR_ANSWERS: WayRate = WayRate { at_once: 1024, every: Duration::from_millis(2) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -74,24 +76,31 @@ pub(super) struct MadRoutes {
     pub(super) dropped: u64,
 }
 
+/// A rate of new ways.
+#[derive(Clone, Copy, Debug)]
+struct WayRate {
+    at_once: u32,
+    every: Duration,
+}
+
 /// New ways that no program asked for, at a bounded rate.
 #[derive(Debug)]
 struct WayBudget {
-    every: Duration,
+    rate: WayRate,
     left: u32,
     refilled: Instant,
 }
 
 impl WayBudget {
-    fn new(every: Duration) -> Self {
-        Self { every, left: NEW_WAYS, refilled: Instant::now() }
+    fn new(rate: WayRate) -> Self {
+        Self { rate, left: rate.at_once, refilled: Instant::now() }
     }
 
     /// One more, if there may be.
     fn take(&mut self) -> bool {
-        let more = (self.refilled.elapsed().as_micros() / self.every.as_micros()) as u32;
+        let more = (self.refilled.elapsed().as_micros() / self.rate.every.as_micros()) as u32;
         if more > 0 {
-            self.left = self.left.saturating_add(more).min(NEW_WAYS);
+            self.left = self.left.saturating_add(more).min(self.rate.at_once);
             self.refilled = Instant::now();
         }
         let may = self.left > 0;
@@ -106,8 +115,8 @@ impl Default for MadRoutes {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
             unsent: UnsentMads::default(),
-            for_strangers: WayBudget::new(NEW_WAY_FOR_STRANGER),
-            for_answers: WayBudget::new(NEW_WAY_FOR_ANSWER),
+            for_strangers: WayBudget::new(FOR_STRANGERS),
+            for_answers: WayBudget::new(FOR_ANSWERS),
             has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,

@@ -54,8 +54,8 @@ use crate::{
     worker::management::ReceivedMad,
 };
 
-/// Event channels of a user, unless the config has the limit: this part of the files that the daemon
-/// may have open.
+/// Event channels of a user, unless the config has the limit: this part of the files that the
+/// daemon may have open.
 const CHANNELS_OF_USER_PART: u64 = 8;
 
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
@@ -298,9 +298,17 @@ impl ConnectionService {
         }
     }
 
+    /// Requests that wait for room at their listener come in as soon as there is some.
+    fn admit_postponed(&mut self, environment: &mut Environment<'_>) {
+        let now = self.now();
+        let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
+        self.ids.admit_postponed(&mut host, now);
+    }
+
     /// Sends datagrams, and writes events to their channels.
     pub(crate) fn flush(&mut self, environment: &mut Environment<'_>) {
         for _ in 0..HANDED_OVER_MAX {
+            self.admit_postponed(environment);
             let Some(transmit) = self.ids.poll_transmit() else { break };
             let bytes = transmit.mad.to_bytes();
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {

@@ -10,8 +10,8 @@ use roced_types::WorkerId;
 
 use crate::{environment::WorkerAccess, worker::management::OutgoingMad};
 
-/// Datagrams that wait for a worker: 2 MiB. A guess: DREQs to all peers of a large host, at the end of
-/// the daemon.
+/// Datagrams that wait for a worker: 2 MiB. A guess: DREQs to all peers of a large host, at the end
+/// of the daemon.
 const UNSENT_MAX: usize = 4096;
 
 /// How soon a worker is asked again. It sends more than its queue holds in that time.

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! All queues are bounded and lock-free. A received datagram without room is dropped and counted:
-//! connection managers repeat those that were lost. One to be sent goes back to the control thread. Of the received ones, a peer has a share of the queue, so
-//! that a flood from one address leaves room for others.
+//! connection managers repeat those that were lost. One to be sent goes back to the control thread.
+//! Of the received ones, a peer has a share of the queue, so that a flood from one address leaves
+//! room for others.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -42,8 +43,8 @@ const SHARES: usize = 256;
 /// Datagrams that wait for a worker to send them: 110 KiB. A guess.
 const OUTGOING: usize = 256;
 
-/// How long an endpoint may have no room before its datagrams are dropped. A guess: a NIC that sends
-/// at all has room sooner.
+/// How long an endpoint may have no room before its datagrams are dropped. A guess: a NIC that
+/// sends at all has room sooner.
 const HELD_MAX: Nanos = Nanos(20_000_000);
 
 /// A management datagram that a worker received. The checks of queue pair 1 have passed; its
@@ -269,8 +270,8 @@ impl MadOutlet {
         self.full_since[at] = None;
     }
 
-    /// Endpoint number `at` had no room for a datagram, which is the next one again; false if it has
-    /// had none for long: the datagram is dropped, and others do not wait for it.
+    /// Endpoint number `at` had no room for a datagram, which is the next one again; false if it
+    /// has had none for long: the datagram is dropped, and others do not wait for it.
     pub(super) fn hold(&mut self, at: usize, mad: OutgoingMad, now: Nanos) -> bool {
         let since = *self.full_since[at].get_or_insert(now);
         let may_wait = now - since < HELD_MAX;

@@ -73,8 +73,8 @@ const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
 const FRAMES_OUT: usize = 128;
-/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as many
-/// as an endpoint sends in one.
+/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as
+/// many as an endpoint sends in one.
 const MADS_OUT: usize = 16;
 /// Events of queue pairs told to the control thread per poll iteration.
 const EVENTS: usize = 64;
@@ -557,8 +557,8 @@ impl<N: Nic> Worker<N> {
             return;
         }
         if frames_there {
-            // There may be nothing to do but wait for a driver that is slow to take frames, or for a
-            // thread that lets it. Frames to receive end the sleep at once.
+            // There may be nothing to do but wait for a driver that is slow to take frames, or for
+            // a thread that lets it. Frames to receive end the sleep at once.
             if self.idle.may_yield(now) {
                 return std::thread::yield_now();
             }
