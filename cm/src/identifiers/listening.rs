@@ -203,7 +203,7 @@ impl Identifiers {
         now: Duration,
     ) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
-        let is_stranger = !host.is_known(&request.peer);
+        let is_stranger = !host.is_known(&request.peer) && !self.manager.is_connected(&request.peer);
         let account = (!is_stranger).then(|| self.account_of(request.listener.owner));
         let line = WaitingLine { listener: request.listener, is_of_strangers: is_stranger };
         if !self.unconfirmed.have_room_of(&request.peer, is_stranger) {

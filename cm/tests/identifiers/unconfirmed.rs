@@ -84,6 +84,33 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     assert!(world.ids[1].is_empty());
 }
 
+/// Hosts that come and go can have it forgotten, but for its connection.
+#[test]
+fn a_peer_with_a_connection_is_no_stranger() {
+    for is_disconnected in [false, true] {
+        let mut world = World::new();
+        let listener = world.listen(IdService::Reliable, 0);
+        let (active, passive) = world.connected();
+        world.hosts[1].knows_peers = false;
+        let to = world.hosts[1].address();
+        let accepted = (0..200).take_while(|number| ask(&mut world, request(*number, *number, to), *number).is_some());
+        assert_eq!(accepted.count(), STRANGERS_MAX as usize);
+        while world.ids[1].poll_transmit().is_some() {}
+        if is_disconnected {
+            world.ids[0].disconnect(active, world.now).expect("it is connected");
+            world.settle();
+            world.ids[1].disconnect(passive, world.now).expect("it was disconnected");
+            world.settle();
+        }
+        world.events.iter_mut().for_each(|events| events.clear());
+        let again = world.routed(IdService::Reliable);
+        world.connect(again, b"");
+        world.settle();
+        assert_eq!(world.events[1].len(), usize::from(!is_disconnected));
+        assert!(world.events[1].iter().all(|event| event.owner == listener));
+    }
+}
+
 /// A host that is known opens connections without end, and confirms none.
 #[test]
 fn unconfirmed_requests_of_a_known_peer_are_bounded() {

@@ -234,8 +234,14 @@ impl ConnectionService {
             self.wrong_address += 1;
             return;
         };
-        let is_answer = self.ids.connections().is_answer(from, &mad.bytes);
-        self.intake.put(IncomingMad { from, bytes: mad.bytes }, is_answer, &mut self.known, Instant::now());
+        let now = Instant::now();
+        let connections = self.ids.connections();
+        let is_answer = connections.is_answer(from, &mad.bytes);
+        if !self.known.contains(&from) && connections.is_connected(&from) {
+            // It was silent for long, while many others were heard.
+            self.known.heard(from, now);
+        }
+        self.intake.put(IncomingMad { from, bytes: mad.bytes }, is_answer, &mut self.known, now);
     }
 
     /// Handles up to `budget` of the datagrams that wait; true if some are left.
