@@ -160,6 +160,8 @@ pub struct Identifiers {
     manager: ConnectionManager,
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
+    /// Memberships of each user.
+    memberships_of_account: BTreeMap<u32, u32>,
     numbers: BTreeMap<OwnerId, IdNumbers>,
     /// Identifiers and memberships of each user.
     of_account: BTreeMap<u32, u32>,
@@ -221,6 +223,7 @@ impl Identifiers {
             of_account_max,
             ids: BTreeMap::new(),
             memberships: BTreeMap::new(),
+            memberships_of_account: BTreeMap::new(),
             numbers: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             by_channel: BTreeSet::new(),
@@ -379,10 +382,9 @@ impl Identifiers {
         self.ids.values().filter(|id| id.state == IdState::Listening).count()
     }
 
-    /// Memberships of an owner.
-    pub fn memberships_of(&self, owner: OwnerId) -> usize {
-        let [first, last] = range_of(owner);
-        self.memberships.range(first..=last).count()
+    /// Memberships of a user.
+    pub fn memberships_of(&self, account: u32) -> u32 {
+        self.memberships_of_account.get(&account).copied().unwrap_or(0)
     }
 
     /// Whether a number is that of a membership of a multicast group.
@@ -405,6 +407,7 @@ impl Identifiers {
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
             && self.memberships.is_empty()
+            && self.memberships_of_account.is_empty()
             && self.ports.is_empty()
             && self.by_connection.is_empty()
             && self.by_channel.is_empty()

@@ -308,12 +308,10 @@ impl CmCalls<'_, '_> {
 impl ConnectionService {
     /// Room for one multicast group more of the session's user.
     fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
-        let uid = self.owners.get(&session).map(|owner| owner.uid);
-        let of_user = self.owners.iter().filter(|(_, owner)| Some(owner.uid) == uid);
-        let groups: usize = of_user.map(|(session, _)| self.ids.memberships_of(owner_of(*session))).sum();
+        let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
         let most = self.limits.groups_of_user;
-        if groups >= most as usize {
-            self.refusals.note_limit(uid.unwrap_or_default(), "limits.cm.groups_of_user");
+        if self.ids.memberships_of(uid) >= most {
+            self.refusals.note_limit(uid, "limits.cm.groups_of_user");
             return Err(CallRefused::Limit(most));
         }
         Ok(())
