@@ -6,7 +6,7 @@ use roced_abi::control::{
     AcceptCm, AcceptCmRequest, BindCm, BindCmRequest, Call, CmParameters, CmRoute, ConfirmCm, ConnectCm,
     ConnectCmRequest, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel, DestroyCmId,
     DestroyCmIdRequest, DisconnectCm, EstablishCm, Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest,
-    Message, MigrateCm, MigrateCmRequest, Nothing, QueryCm, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
+    Message, MigrateCm, MigrateCmRequest, Nothing, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
     ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest, WriteCmEvent,
     WriteCmEventRequest, cm_event,
 };
@@ -104,7 +104,6 @@ impl CmCalls<'_, '_> {
             MigrateCm => migrate,
             SetCmOption => set_option,
             WriteCmEvent => write_event,
-            QueryCm => query,
         }
     }
 
@@ -298,10 +297,6 @@ impl CmCalls<'_, '_> {
         }
         self.service.ids.write_event(key, request.kind, request.status as i32, request.argument)?;
         Ok(Nothing {})
-    }
-
-    fn query(&mut self, request: &Handle) -> Reply<QueryCm> {
-        self.route(self.key(request.handle))
     }
 }
 
