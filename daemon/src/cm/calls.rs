@@ -230,10 +230,10 @@ impl CmCalls<'_, '_> {
 
     fn accept(&mut self, request: &AcceptCmRequest) -> Reply<AcceptCm> {
         let (key, now) = (self.key(request.id), self.now());
-        let parameters = self.own_parameters(&request.parameters);
-        let parameters = parameters.inspect_err(|_| self.service.ids.refuse_attempt(key, now))?;
         let bytes = usize::from(request.parameters.private_data_bytes);
-        let data = request.private_data.get(..bytes).ok_or(CmErrno::Invalid)?;
+        let data = request.private_data.get(..bytes).ok_or(CallRefused::from(CmErrno::Invalid));
+        let checked = self.own_parameters(&request.parameters).and_then(|parameters| Ok((parameters, data?)));
+        let (parameters, data) = checked.inspect_err(|_| self.service.ids.refuse_attempt(key, now))?;
         self.service.ids.accept(key, request.uid, &parameters, data, now)?;
         Ok(Nothing {})
     }
