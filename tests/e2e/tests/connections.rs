@@ -385,13 +385,24 @@ pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result
     Ok(())
 }
 
-/// `roce-perf --cm`: no TCP connection of its own, by IPv4 and IPv6.
+/// The link-local address of a host's device, as its peer names it.
+fn link_local(lab: &Lab, host: Host) -> Result<String> {
+    let told =
+        lab.run(host, "ip", &["-j", "-6", "address", "show", "dev", "eth0", "scope", "link"], SOON)?.success()?;
+    let links: serde_json::Value = serde_json::from_str(&told)?;
+    let mut addresses = links[0]["addr_info"].as_array().into_iter().flatten();
+    // Entries of other scopes are empty.
+    let address = addresses.find_map(|address| address["local"].as_str()).with_context(|| format!("none: {told}"))?;
+    Ok(format!("{address}%eth0"))
+}
+
+/// `roce-perf --cm`: no TCP connection of its own, by IPv4 and IPv6, also link-local.
 pub(crate) fn the_measuring_tool(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--devices", "2"])?;
     let refused = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--cm"], LIMIT)?.failure()?;
     ensure!(refused.contains("is `roce-perf serve --cm` running there?"), "{refused}");
     let server = Server::start(&lab, Host::B, &["--cm"])?;
-    for peer in [PEER_IPV4, PEER_IPV6, "10.11.0.2"] {
+    for peer in [PEER_IPV4, PEER_IPV6, "10.11.0.2", &link_local(&lab, Host::B)?] {
         perf::transfer_all(&lab, peer, "1M", &["--cm"])?;
         for op in ["send", "write"] {
             perf::run(&lab, Host::A, &["ping", peer, "--cm", "--op", op, "--count", "500"], LIMIT)?;
