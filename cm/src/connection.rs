@@ -87,6 +87,8 @@ pub(crate) struct CmConnection {
     pub(crate) orphan_place: Option<u64>,
     /// Its peer is not given more time when it asks for that.
     pub(crate) is_hurried: bool,
+    /// Its peer has confirmed it, or accepted and was told so, and it is not over.
+    pub(crate) is_confirmed: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,
     pub(crate) remote_ca: CaGuid,
@@ -117,6 +119,7 @@ impl CmConnection {
             service_id: ServiceId(0),
             is_orphan: false,
             is_hurried: false,
+            is_confirmed: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -143,6 +146,7 @@ impl CmConnection {
             service_id: req.service_id,
             is_orphan: false,
             is_hurried: false,
+            is_confirmed: false,
             orphan_place: None,
             remote: req.local,
             remote_ca: req.local_ca,

@@ -19,6 +19,7 @@ mod host;
 mod listening;
 mod multicast;
 mod ports;
+mod postponed;
 mod unconfirmed;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,14 +37,14 @@ pub use self::{
     events::{EventKind, IdEvent},
     host::{DeviceAddress, Host},
 };
-use self::{ports::Ports, unconfirmed::Unconfirmed};
+use self::{ports::Ports, postponed::Postponed, unconfirmed::Unconfirmed};
 use crate::{
     connection::{CmState, PeerAddress},
     counters::CmCounters,
     manager::{CmConfig, CmTransmit, ConnectionManager},
     random::{Generator, NumberUse},
     refused::RefusedConnection,
-    wire::{CommId, PortSpace},
+    wire::{CommId, Mad, PortSpace},
 };
 
 /// A program that has identifiers: a session.
@@ -159,6 +160,8 @@ pub struct Identifiers {
     manager: ConnectionManager,
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
+    /// Memberships of each user.
+    memberships_of_account: BTreeMap<u32, u32>,
     numbers: BTreeMap<OwnerId, IdNumbers>,
     /// Identifiers and memberships of each user.
     of_account: BTreeMap<u32, u32>,
@@ -169,6 +172,10 @@ pub struct Identifiers {
     by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
     timers: BTreeSet<(Duration, IdKey)>,
     unconfirmed: Unconfirmed,
+    /// Requests that wait for room at their listener.
+    postponed: Postponed,
+    /// Listeners that may have room for some of them.
+    roomy: BTreeSet<IdKey>,
     ports: Ports,
     random: Generator,
     events: VecDeque<IdEvent>,
@@ -216,12 +223,15 @@ impl Identifiers {
             of_account_max,
             ids: BTreeMap::new(),
             memberships: BTreeMap::new(),
+            memberships_of_account: BTreeMap::new(),
             numbers: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             by_channel: BTreeSet::new(),
             by_neighbor: BTreeSet::new(),
             timers: BTreeSet::new(),
             unconfirmed: Unconfirmed::default(),
+            postponed: Postponed::default(),
+            roomy: BTreeSet::new(),
             ports: Ports::default(),
             random: Generator::new(config.seed, NumberUse::Identifiers),
             events: VecDeque::new(),
@@ -325,7 +335,9 @@ impl Identifiers {
         while let Some(number) = self.ids.get(&key).and_then(|id| id.memberships.first().copied()) {
             self.leave(IdKey { number, ..key }, host)?;
         }
-        self.unconfirmed.remove(key);
+        self.no_longer_unconfirmed(key);
+        self.postponed.remove_listener(key);
+        self.roomy.remove(&key);
         let gone = self.ids.remove(&key);
         if let Some(gone) = &gone {
             self.by_channel.remove(&(gone.channel, key));
@@ -370,10 +382,9 @@ impl Identifiers {
         self.ids.values().filter(|id| id.state == IdState::Listening).count()
     }
 
-    /// Memberships of an owner.
-    pub fn memberships_of(&self, owner: OwnerId) -> usize {
-        let [first, last] = range_of(owner);
-        self.memberships.range(first..=last).count()
+    /// Memberships of a user.
+    pub fn memberships_of(&self, account: u32) -> u32 {
+        self.memberships_of_account.get(&account).copied().unwrap_or(0)
     }
 
     /// Whether a number is that of a membership of a multicast group.
@@ -386,17 +397,25 @@ impl Identifiers {
         self.memberships.len()
     }
 
+    /// Requests of peers that wait for room at their listener.
+    pub fn postponed(&self) -> usize {
+        self.postponed.len()
+    }
+
     /// Nothing is left of any program: no identifier, port or membership. Connections may remain
     /// for a while, until their peers know.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
             && self.memberships.is_empty()
+            && self.memberships_of_account.is_empty()
             && self.ports.is_empty()
             && self.by_connection.is_empty()
             && self.by_channel.is_empty()
             && self.by_neighbor.is_empty()
             && self.timers.is_empty()
             && self.unconfirmed.is_empty()
+            && self.postponed.is_empty()
+            && self.roomy.is_empty()
             && self.of_account.is_empty()
     }
 
@@ -496,6 +515,11 @@ impl Identifiers {
 
     /// The payload of a datagram to queue pair 1.
     pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], host: &mut impl Host, now: Duration) {
+        if !self.postponed.is_empty()
+            && let Ok(mad) = Mad::from_bytes(bytes)
+        {
+            self.postponed.forget(from, &mad.message);
+        }
         self.manager.on_datagram(from, bytes, now);
         self.take_events(host, now);
     }
@@ -509,8 +533,10 @@ impl Identifiers {
             self.cancel_resolution(key);
             let Some(id) = self.ids.get_mut(&key) else { continue };
             id.state = IdState::Removed;
-            self.unconfirmed.remove(key);
-            if let Some(connection) = id.connection.take() {
+            let connection = id.connection.take();
+            self.no_longer_unconfirmed(key);
+            self.postponed.remove_listener(key);
+            if let Some(connection) = connection {
                 self.by_connection.remove(&connection);
                 let _ = self.manager.destroy(connection, now);
             }

@@ -113,6 +113,8 @@ pub struct ConnectionManager {
     connections: BTreeMap<CommId, CmConnection>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
+    /// Connections of each peer that it has confirmed, and that are not over.
+    confirmed: BTreeMap<PeerAddress, u32>,
     /// Questions for datagram services, by their peer and its number.
     by_question: BTreeMap<(PeerAddress, CommId), CommId>,
     /// Answered ones that are kept, oldest first.
@@ -141,6 +143,7 @@ impl ConnectionManager {
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
             by_question: BTreeMap::new(),
             answered: VecDeque::new(),
             orphans: Orphans::default(),
@@ -208,7 +211,7 @@ impl ConnectionManager {
 
     /// No connection.
     pub fn is_empty(&self) -> bool {
-        self.connections.is_empty()
+        self.connections.is_empty() && self.confirmed.is_empty()
     }
 
     /// State of a connection.
@@ -243,8 +246,8 @@ impl ConnectionManager {
             return self.give_up(id, now);
         };
         let of = (connection.peer, connection.account);
-        // Repetitions of a SIDR_REQ come late, and a DREQ waits for the peer's program: others do not
-        // wait for that.
+        // Repetitions of a SIDR_REQ come late, and a DREQ waits for the peer's program: others do
+        // not wait for that.
         let is_slow = matches!(connection.state, CmState::SidrReqSent | CmState::DreqSent);
         if is_slow && core::mem::take(&mut repeated.is_counted) {
             let next = (now + interval(connection.state, 1, random)).min(repeated.until);
@@ -473,9 +476,32 @@ impl ConnectionManager {
         self.send(to, transaction, CmMessage::Rej(rej));
     }
 
+    /// The peer has named the connection by our number, and it is established.
+    fn mark_confirmed(&mut self, id: CommId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !core::mem::replace(&mut connection.is_confirmed, true)
+        {
+            *self.confirmed.entry(connection.peer).or_insert(0) += 1;
+        }
+    }
+
+    /// The connection is over.
+    fn unmark_confirmed(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if core::mem::take(&mut connection.is_confirmed)
+            && let Some(count) = self.confirmed.get_mut(&connection.peer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.confirmed.remove(&connection.peer);
+            }
+        }
+    }
+
     /// The connection is over; its number stays until no packet of it is under way.
     fn enter_time_wait(&mut self, id: CommId, now: Duration) {
         self.leave_backlog(id);
+        self.unmark_confirmed(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.state = CmState::TimeWait;
         connection.repeated = None;
@@ -494,6 +520,7 @@ impl ConnectionManager {
     fn forget(&mut self, id: CommId) {
         self.set_deadline(id, None);
         self.leave_backlog(id);
+        self.unmark_confirmed(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(place) = connection.orphan_place {
             self.orphans.remove(connection.account, place);

@@ -465,7 +465,8 @@ impl Daemon {
         let mut network_view = NetworkView { net: &mut net, devices: &mut devices };
         let mut environment = Environment { workers: &mut workers, network: &mut network_view };
         clients.stop(&mut environment);
-        management::disconnect(&mads, &mut clients, &mut environment);
+        management::disconnect(&mads, &mut clients, &mut workers, &mut network_view);
+        let mut environment = Environment { workers: &mut workers, network: &mut network_view };
         clients.destroy_objects(&mut environment);
         drop(clients);
         stop_workers(&mut workers, threads);

@@ -18,7 +18,7 @@ use roced::worker::{
     command::{Answer, Command},
     idle::Policy,
     management::{OutgoingMad, ReceivedMad},
-    metrics::WorkerSnapshot,
+    metrics::{WorkerCounters, WorkerSnapshot},
     nic::Nic,
     poll_loop::Worker,
 };
@@ -262,6 +262,29 @@ fn a_sleeping_worker_sends_a_datagram_by_the_queue_of_its_device() {
         assert_eq!((packet.bth.dest_qpn, packet.payload_len()), (Qpn::GSI, MAD_BYTES));
         assert!(packet.payload().flatten().all(|byte| *byte == number as u8));
     }
+    bench.rig.stop();
+}
+
+/// As many as the worker's queue holds, faster than an endpoint sends them.
+#[test]
+fn a_burst_of_datagrams_waits_for_room_in_the_endpoint() {
+    let mut bench = Bench::new(&[(0, 0), (1, 0)], Policy::Sleep { spin: Nanos(0) }, 8192);
+    let mut posted = 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for _ in 0..4 {
+        let burst = (0..=255).take_while(|number| {
+            let device = u32::from(number % 8 == 7);
+            bench.rig.workers.send_mad(WorkerId(0), mad(device, *number)).is_ok()
+        });
+        posted += burst.count() as u64;
+        let processed = |worker: &WorkerCounters| worker.mads_sent + worker.mads_send_dropped;
+        while processed(&bench.snapshot(0).worker) < posted {
+            assert!(Instant::now() < deadline, "{:?}", bench.snapshot(0).worker);
+        }
+    }
+    let worker = bench.snapshot(0).worker;
+    assert!(posted >= 256);
+    assert_eq!((worker.mads_sent, worker.mads_send_dropped), (posted, 0));
     bench.rig.stop();
 }
 

@@ -146,7 +146,7 @@ fn agree(
     ensure!(ready.mtu <= opened.mtu, "the server wants path MTU {}, more than this link carries", ready.mtu);
     let mut connections = Vec::new();
     if let Some(port) = ready.port {
-        connections = session.connect_to((channel.peer_ip()?, port).into(), run)?;
+        connections = session.connect_to(channel.peer_at(port)?, run)?;
         ready.mtu = session.mtu()?;
     } else {
         session.connect(&ready.qps, ready.gid, ready.mtu, &run.path)?;

@@ -298,12 +298,26 @@ impl ControlChannel {
 
     /// This side's address.
     pub(crate) fn local_ip(&self) -> anyhow::Result<IpAddr> {
-        self.mouth.stream.addresses().map(|[local, _]| local)
+        self.mouth.stream.addresses().map(|[local, _]| local.ip())
     }
 
     /// The other side's address.
     pub(crate) fn peer_ip(&self) -> anyhow::Result<IpAddr> {
-        self.mouth.stream.addresses().map(|[_, peer]| peer)
+        self.mouth.stream.addresses().map(|[_, peer]| peer.ip())
+    }
+
+    /// This side's address with another port.
+    pub(crate) fn local_at(&self, port: u16) -> anyhow::Result<SocketAddr> {
+        let [mut local, _] = self.mouth.stream.addresses()?;
+        local.set_port(port);
+        Ok(local)
+    }
+
+    /// The other side's address with another port.
+    pub(crate) fn peer_at(&self, port: u16) -> anyhow::Result<SocketAddr> {
+        let [_, mut peer] = self.mouth.stream.addresses()?;
+        peer.set_port(port);
+        Ok(peer)
     }
 
     /// Says `message`.

@@ -178,7 +178,7 @@ fn make_ready(
         channel.say(&ControlMessage::Ready(ready(None)?))?;
         return Ok(Vec::new());
     }
-    let listener = Listener::bind((channel.local_ip()?, 0).into())?;
+    let listener = Listener::bind(channel.local_at(0)?)?;
     channel.say(&ControlMessage::Ready(ready(Some(listener.address()?.port()))?))?;
     session.accept(&listener, channel.peer_ip()?, &setup.run)
 }

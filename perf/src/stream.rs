@@ -23,8 +23,8 @@ pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a SEND.
 pub(crate) const PIECE_BYTES: usize = 4096;
 
-/// SENDs under way, and receives posted: more than signs of life in the time that a peer may be busy
-/// without looking.
+/// SENDs under way, and receives posted: more than signs of life in the time that a peer may be
+/// busy without looking.
 const PIECES: u32 = 256;
 
 /// A queue is made this much deeper than needed: a completion may be here a moment before the
@@ -136,14 +136,17 @@ impl ControlStream {
         }
     }
 
-    /// Addresses of this side and of the peer.
-    pub(crate) fn addresses(&self) -> anyhow::Result<[IpAddr; 2]> {
+    /// Addresses of this side and of the peer: link-local ones with their interface.
+    pub(crate) fn addresses(&self) -> anyhow::Result<[SocketAddr; 2]> {
         let [local, peer] = match self {
             Self::Tcp(stream) => [stream.local_addr()?, stream.peer_addr()?],
             Self::Cm(stream) => [stream.connection.local()?, stream.connection.peer()?],
         };
         // IPv4 also on an IPv6 socket.
-        Ok([local, peer].map(|address| address.ip().to_canonical()))
+        Ok([local, peer].map(|address| match address.ip().to_canonical() {
+            v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
+            IpAddr::V6(_) => address,
+        }))
     }
 
     /// Sends all of `bytes`; one caller at a time.

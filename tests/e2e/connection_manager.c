@@ -42,6 +42,12 @@ static struct {
 	int (*ack_event)(struct rdma_cm_event *);
 	int (*migrate)(struct rdma_cm_id *, struct rdma_event_channel *);
 	uint16_t (*port)(struct rdma_cm_id *);
+	int (*route)(struct rdma_cm_id *, int);
+	int (*create_qp)(struct rdma_cm_id *, struct ibv_pd *, struct ibv_qp_init_attr *);
+	void (*destroy_qp)(struct rdma_cm_id *);
+	int (*connect)(struct rdma_cm_id *, struct rdma_conn_param *);
+	int (*accept)(struct rdma_cm_id *, struct rdma_conn_param *);
+	int (*reject)(struct rdma_cm_id *, const void *, uint8_t);
 } cm;
 
 static void *function(const char *name)
@@ -66,6 +72,12 @@ static void open_library(int flags)
 	cm.ack_event = function("rdma_ack_cm_event");
 	cm.migrate = function("rdma_migrate_id");
 	cm.port = function("rdma_get_src_port");
+	cm.route = function("rdma_resolve_route");
+	cm.create_qp = function("rdma_create_qp");
+	cm.destroy_qp = function("rdma_destroy_qp");
+	cm.connect = function("rdma_connect");
+	cm.accept = function("rdma_accept");
+	cm.reject = function("rdma_reject");
 }
 
 static struct rdma_event_channel *new_channel(void)
@@ -216,6 +228,131 @@ static void forked_child(void)
 	cm.destroy_channel(channel);
 }
 
+/* Longest private data of each call, and how the client hears of a refusal. */
+struct service {
+	enum rdma_port_space space;
+	enum ibv_qp_type type;
+	uint8_t connect, accept, reject;
+	enum rdma_cm_event_type refused;
+	int status;
+};
+
+static const struct service services[] = {
+	{ RDMA_PS_TCP, IBV_QPT_RC, 56, 196, 148, RDMA_CM_EVENT_REJECTED, 28 },
+	{ RDMA_PS_UDP, IBV_QPT_UD, 180, 136, 136, RDMA_CM_EVENT_UNREACHABLE, 2 },
+};
+
+static uint8_t data[255];
+
+static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event = NULL;
+	CHECK(readable(channel, 5000) == 1 && cm.get_event(channel, &event) == 0);
+	CHECK(event->event == kind || !fprintf(stderr, "event %d, not %d, status %d\n", event->event, kind, event->status));
+	return event;
+}
+
+/* The event has all private data, of that length. */
+static void acknowledge(struct rdma_cm_event *event, const struct service *of, uint8_t length)
+{
+	uint8_t of_event = of->type == IBV_QPT_UD ? event->param.ud.private_data_len : event->param.conn.private_data_len;
+	const void *its = of->type == IBV_QPT_UD ? event->param.ud.private_data : event->param.conn.private_data;
+	CHECK(of_event == length && memcmp(its, data, length) == 0);
+	CHECK(cm.ack_event(event) == 0);
+}
+
+static void new_qp(struct rdma_cm_id *id, const struct service *of)
+{
+	struct ibv_qp_init_attr attributes = { .qp_type = of->type, .cap = { 1, 1, 1, 1, 0 } };
+	CHECK(cm.create_qp(id, NULL, &attributes) == 0);
+}
+
+static struct rdma_conn_param with_data(struct rdma_cm_id *id, uint8_t length)
+{
+	return (struct rdma_conn_param){ .private_data = data, .private_data_len = length, .qp_num = id->qp->qp_num };
+}
+
+/* A client that has asked, with as much private data as there may be, and its request. */
+static struct rdma_cm_id *ask(struct rdma_event_channel *channel, const struct service *of, uint16_t port, struct rdma_cm_id **request)
+{
+	struct rdma_cm_id *client = NULL;
+	struct sockaddr_in own = at(address, ntohs(port));
+	CHECK(cm.create_id(channel, &client, NULL, of->space) == 0);
+	CHECK(cm.resolve(client, NULL, (struct sockaddr *)&own, 2000) == 0);
+	CHECK(cm.ack_event(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED)) == 0 && cm.route(client, 2000) == 0);
+	CHECK(cm.ack_event(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED)) == 0);
+	new_qp(client, of);
+	/* One that is too long changes nothing. */
+	struct rdma_conn_param parameters = with_data(client, of->connect + 1);
+	CHECK(cm.connect(client, &parameters) == -1 && errno == EINVAL);
+	parameters.private_data_len = of->connect;
+	CHECK(cm.connect(client, &parameters) == 0);
+	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	*request = event->id;
+	acknowledge(event, of, of->connect);
+	return client;
+}
+
+static void destroy(struct rdma_cm_id *id)
+{
+	if (id->qp)
+		cm.destroy_qp(id);
+	CHECK(cm.destroy_id(id) == 0);
+}
+
+/* Private data of each length that is just possible, and just not. As with Linux, a refusal that is
+ * too long changes nothing, and an acceptance that is too long refuses the client. */
+static void private_data(const struct service *of)
+{
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *listener = NULL, *client, *request;
+	struct sockaddr_in own = at(address, 0);
+	for (size_t at = 0; at < sizeof data; at++)
+		data[at] = at + 1;
+	CHECK(cm.create_id(channel, &listener, NULL, of->space) == 0);
+	CHECK(cm.bind(listener, (struct sockaddr *)&own) == 0 && cm.listen(listener, 1) == 0);
+	uint16_t port = cm.port(listener);
+
+	const uint8_t lengths[] = { of->accept, of->accept + 1, 255 };
+	for (size_t at = 0; at < sizeof lengths; at++) {
+		uint8_t length = lengths[at];
+		client = ask(channel, of, port, &request);
+		CHECK(cm.reject(request, data, of->reject + 1) == -1 && errno == EINVAL);
+		CHECK(cm.reject(request, data, 255) == -1 && errno == EINVAL && readable(channel, 0) == 0);
+		new_qp(request, of);
+		struct rdma_conn_param parameters = with_data(request, length);
+		if (length == of->accept) {
+			CHECK(cm.accept(request, &parameters) == 0);
+			struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_ESTABLISHED);
+			CHECK(event->id == client);
+			acknowledge(event, of, of->accept);
+			/* The server of a connection hears of it as well. */
+			if (of->type == IBV_QPT_RC)
+				CHECK(cm.ack_event(next(channel, RDMA_CM_EVENT_ESTABLISHED)) == 0);
+		} else {
+			/* The queue pair fails behind that: errno may be of that call. */
+			CHECK(cm.accept(request, &parameters) == -1);
+			struct rdma_cm_event *event = next(channel, of->refused);
+			CHECK(event->id == client && event->status == of->status);
+			CHECK(cm.ack_event(event) == 0);
+		}
+		destroy(client);
+		if (of->type == IBV_QPT_RC && length == of->accept)
+			CHECK(cm.ack_event(next(channel, RDMA_CM_EVENT_DISCONNECTED)) == 0);
+		destroy(request);
+	}
+
+	client = ask(channel, of, port, &request);
+	CHECK(cm.reject(request, data, of->reject) == 0);
+	struct rdma_cm_event *event = next(channel, of->refused);
+	CHECK(event->id == client && event->status == of->status);
+	acknowledge(event, of, of->reject);
+	destroy(client);
+	destroy(request);
+	destroy(listener);
+	cm.destroy_channel(channel);
+}
+
 int main(int count, char **arguments)
 {
 	static const int ways[] = { RTLD_LOCAL | RTLD_LAZY, RTLD_LOCAL | RTLD_NOW, RTLD_GLOBAL | RTLD_LAZY, RTLD_GLOBAL | RTLD_NOW };
@@ -232,6 +369,8 @@ int main(int count, char **arguments)
 		destroyed_under_a_waiting_thread();
 		closed_by_the_program();
 		forked_child();
+		for (size_t of = 0; of < sizeof services / sizeof *services; of++)
+			private_data(&services[of]);
 		CHECK(dlclose(cm.library) == 0);
 	}
 	puts("all as by the kernel");

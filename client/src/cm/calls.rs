@@ -24,7 +24,6 @@ struct DataLimit {
 }
 
 const CONNECT: DataLimit = DataLimit { connection: 56, datagrams: 180 };
-const ACCEPT: DataLimit = DataLimit { connection: 196, datagrams: 136 };
 const REJECT: DataLimit = DataLimit { connection: 148, datagrams: 136 };
 
 impl CmChannel {
@@ -114,11 +113,11 @@ impl CmChannel {
     /// Accepts a request of a peer. `uid` is in all further events of the identifier.
     ///
     /// # Errors
-    /// Those of `rdma_accept`.
+    /// Those of `rdma_accept`. As with Linux, the peer is refused then.
     pub fn accept(&self, id: u32, uid: u64, parameters: CmParameters, private_data: &[u8]) -> Result<()> {
         let mut identifiers = self.session.identifiers()?;
         let identifier = identifiers.of(self.handle, id)?;
-        let (private_data, bytes) = padded(private_data, identifier, &ACCEPT)?;
+        let (private_data, bytes) = padded_or_too_long(private_data);
         let parameters = CmParameters { private_data_bytes: bytes, ..parameters };
         self.session.daemon.call::<AcceptCm>(AcceptCmRequest { uid, id, parameters, private_data })?;
         (identifier.uid, identifier.own) = (uid, Some(parameters));
@@ -245,6 +244,15 @@ impl CmChannel {
         identifier.route = call()?;
         Ok(())
     }
+}
+
+/// Private data of an acceptance with zeros behind it, and its length. The daemon refuses one that
+/// is too long, by the length.
+fn padded_or_too_long<const BYTES: usize>(private_data: &[u8]) -> ([u8; BYTES], u8) {
+    let mut field = [0; BYTES];
+    let part = &private_data[..private_data.len().min(BYTES)];
+    field[..part.len()].copy_from_slice(part);
+    (field, u8::try_from(private_data.len()).unwrap_or(u8::MAX))
 }
 
 /// Private data with zeros behind it, and its length.

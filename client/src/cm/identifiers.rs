@@ -33,8 +33,6 @@ pub struct CmIdentifier {
     pub(super) taken: u64,
     /// Number of events that were taken.
     events: u32,
-    /// The removal of its device was reported after the end of the daemon.
-    is_removed: bool,
 }
 
 /// Properties of a connection that the two ends have agreed on.
@@ -68,6 +66,10 @@ pub(super) struct IdentifierTable {
     all: HashMap<u32, CmIdentifier>,
     by_channel: HashMap<u32, HashSet<u32>>,
     memberships: HashMap<u32, JoinedGroup>,
+    /// Memberships of each identifier.
+    by_owner: HashMap<u32, HashSet<u32>>,
+    /// Identifiers of a channel of which the removal is due, once the daemon is gone.
+    removals: HashMap<u32, Vec<u32>>,
     /// Sequence number of the last event that was taken: an event of an earlier identifier of the
     /// same number is older.
     last_taken: u64,
@@ -87,7 +89,6 @@ impl CmIdentifier {
             channel,
             taken: 0,
             events: 0,
-            is_removed: false,
         }
     }
 
@@ -154,7 +155,9 @@ impl IdentifierTable {
     /// Removes an identifier with its memberships. Returns the number of its events that were
     /// taken.
     pub(super) fn remove(&mut self, id: u32) -> u32 {
-        self.memberships.retain(|_, membership| membership.owner != id);
+        for membership in self.by_owner.remove(&id).unwrap_or_default() {
+            self.memberships.remove(&membership);
+        }
         self.take_out(id).map_or(0, |removed| removed.events)
     }
 
@@ -173,6 +176,9 @@ impl IdentifierTable {
     }
 
     pub(super) fn insert_membership(&mut self, number: u32, membership: JoinedGroup) {
+        // The daemon may have given a number of an earlier one.
+        self.remove_membership(number);
+        self.by_owner.entry(membership.owner).or_default().insert(number);
         self.memberships.insert(number, membership);
     }
 
@@ -184,7 +190,13 @@ impl IdentifierTable {
     }
 
     pub(super) fn remove_membership(&mut self, number: u32) {
-        self.memberships.remove(&number);
+        let Some(membership) = self.memberships.remove(&number) else { return };
+        if let Some(of_owner) = self.by_owner.get_mut(&membership.owner) {
+            of_owner.remove(&number);
+            if of_owner.is_empty() {
+                self.by_owner.remove(&membership.owner);
+            }
+        }
     }
 
     /// The group of a membership.
@@ -233,14 +245,20 @@ impl IdentifierTable {
     /// The removal of the device of one identifier of a channel, for a daemon that can send no
     /// events any more; once for each.
     pub(super) fn next_removal(&mut self, channel: u32) -> Option<(CmChannelEvent, u32)> {
-        let is_due = |it: &CmIdentifier| it.channel == channel && it.has_device() && !it.is_removed && it.uid != 0;
-        let (id, identifier) = self.all.iter_mut().find(|(_, identifier)| is_due(identifier))?;
-        identifier.is_removed = true;
+        let all_of = || self.by_channel.get(&channel).into_iter().flatten().copied().collect();
+        let due = self.removals.entry(channel).or_insert_with(all_of);
+        let (id, identifier) = loop {
+            let id = due.pop()?;
+            let identifier = self.all.get_mut(&id).filter(|it| it.channel == channel && it.has_device() && it.uid != 0);
+            if let Some(identifier) = identifier {
+                break (id, identifier);
+            }
+        };
         identifier.events += 1;
         let event = CmChannelEvent {
             uid: identifier.uid,
-            id: *id,
-            owner: *id,
+            id,
+            owner: id,
             kind: cm_event::DEVICE_REMOVAL,
             route: identifier.route,
             ..CmChannelEvent::default()
@@ -278,6 +296,46 @@ mod tests {
             assert!(table.of(number, number).is_err());
         }
         assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn memberships_of_other_identifiers_are_not_looked_at() {
+        let mut table = IdentifierTable::default();
+        let start = Instant::now();
+        for number in 1..=60_000 {
+            table.insert(number, CmIdentifier::new(1, 1, 0, 0));
+            table.insert_membership(
+                100_000 + number,
+                JoinedGroup { owner: number, group: CmAddress::default(), events: 0 },
+            );
+        }
+        table.remove_membership(100_001);
+        for number in 1..=60_000 {
+            table.remove(number);
+            assert!(table.group(100_000 + number).is_none());
+        }
+        assert!(table.memberships.is_empty() && table.by_owner.is_empty());
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+
+    /// Of a channel with all identifiers of a program, or one of many channels.
+    #[test]
+    fn each_removal_is_found_without_looking_at_all_identifiers() {
+        for channels in [1, 60_000] {
+            let mut table = IdentifierTable::default();
+            let start = Instant::now();
+            for number in 1..=60_000 {
+                let mut identifier = CmIdentifier::new(number % channels, 1, 0, 0);
+                identifier.route.path.device = 0;
+                table.insert(number, identifier);
+            }
+            let mut removed = 0;
+            for channel in 0..channels {
+                removed += std::iter::from_fn(|| table.next_removal(channel)).count();
+            }
+            assert_eq!(removed, 60_000);
+            assert!(start.elapsed() < Duration::from_secs(4), "{channels} channels: {:?}", start.elapsed());
+        }
     }
 
     #[test]

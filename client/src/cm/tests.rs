@@ -26,9 +26,9 @@ use nix::{
 use roced_abi::{
     VERSION,
     control::{
-        AcceptCm, BindCm, Call as _, CmPath, CmRoute, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel,
-        DestroyCmId, DestroyCmIdRequest, Handle, Hello, HelloReply, JoinCmGroup, MESSAGE_BYTES, Message, MigrateCm,
-        MigrateCmRequest, Refusal,
+        AcceptCm, AcceptCmRequest, BindCm, Call as _, CmPath, CmRoute, CreateCmChannel, CreateCmId, CreateCmIdRequest,
+        DestroyCmChannel, DestroyCmId, DestroyCmIdRequest, Handle, Hello, HelloReply, JoinCmGroup, MESSAGE_BYTES,
+        Message, MigrateCm, MigrateCmRequest, Refusal,
     },
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -50,6 +50,8 @@ struct FakeManager {
     ids: HashMap<u32, (u32, u64)>,
     /// Events of each identifier that a migration may repeat.
     sent: HashMap<u32, Vec<CmChannelEvent>>,
+    /// Identifiers with peers that were refused, for an acceptance was too long.
+    refused: Vec<u32>,
 }
 
 /// A daemon in a thread of its own, and its session.
@@ -126,7 +128,11 @@ impl FakeManager {
             }
             BindCm::OP => Message::refusal(op, sequence, Refusal::Cm, [Errno::EADDRINUSE as u64, 0]),
             AcceptCm::OP => {
-                let request: roced_abi::control::AcceptCmRequest = call.body();
+                let request: AcceptCmRequest = call.body();
+                if usize::from(request.parameters.private_data_bytes) > request.private_data.len() {
+                    self.refused.push(request.id);
+                    return (Message::refusal(op, sequence, Refusal::Cm, [Errno::EINVAL as u64, 0]), None);
+                }
                 self.ids.get_mut(&request.id).expect("it is there").1 = request.uid;
                 handle(0)
             }
@@ -269,8 +275,15 @@ fn a_request_counts_for_its_listener_and_has_no_event_before_it_is_accepted() {
     assert_eq!(taken(&channel), Some((new, cm_event::CONNECT_REQUEST)));
     assert!(!is_readable(&channel), "the request was not accepted");
     assert!(channel.identifier(new).expect("it is there").connection.expect("the peer's").is_passive);
+    // As with Linux, that refuses the peer: the daemon hears of it.
+    for bytes in [197, 255, 256, 1000] {
+        assert_eq!(errno(channel.accept(new, 9, CmParameters::default(), &vec![1; bytes])), Errno::EINVAL);
+    }
+    assert_eq!(daemon.manager.lock().expect("no test failed").refused, [new; 4]);
+    assert_eq!(channel.identifier(new).expect("it is there").uid, 0);
+    assert_eq!(errno(channel.reject(new, 28, &[1; 149])), Errno::EINVAL);
+    channel.reject(new, 28, &[1; 148]).expect("it is not too long");
     channel.accept(new, 8, CmParameters::default(), &[1; 196]).expect("it is accepted");
-    assert_eq!(errno(channel.accept(new, 8, CmParameters::default(), &[1; 197])), Errno::EINVAL);
     daemon.send(new, cm_event::ESTABLISHED);
     let event = channel.take().expect("the daemon lives").expect("an event").event;
     assert_eq!((event.uid, event.id, event.kind), (8, new, cm_event::ESTABLISHED));

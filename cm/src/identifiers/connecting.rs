@@ -179,13 +179,15 @@ impl Identifiers {
                 patience: self.unconfirmed.are_many_beside(key).then_some(SHORT_PATIENCE),
             };
             self.manager.accept(connection, &how, now)?;
+            // The program has taken the request: its listener's backlog has room.
+            self.look_at_postponed_of(self.unconfirmed.listener_of(key));
         }
         Ok(())
     }
 
     /// A question is answered: it is not the identifier's any more.
     fn answered(&mut self, key: IdKey, connection: CommId) {
-        self.unconfirmed.remove(key);
+        self.no_longer_unconfirmed(key);
         self.by_connection.remove(&connection);
         if let Some(id) = self.ids.get_mut(&key) {
             id.connection = None;
@@ -228,7 +230,7 @@ impl Identifiers {
         } else {
             let account = self.account_of(key.owner);
             self.manager.reject(connection, account, reason, padded(private_data, REJ_DATA_BYTES)?, now)?;
-            self.unconfirmed.remove(key);
+            self.no_longer_unconfirmed(key);
             self.forget_ended(connection);
         }
         Ok(())

@@ -83,8 +83,8 @@ impl IdEvent {
 }
 
 impl Identifiers {
-    /// An event of an identifier about itself, without details. One with uid 0 has none: its program
-    /// has not accepted the request of which it is.
+    /// An event of an identifier about itself, without details. One with uid 0 has none: its
+    /// program has not accepted the request of which it is.
     pub(super) fn event(&self, key: IdKey, kind: EventKind, status: i32) -> Option<IdEvent> {
         let id = self.ids.get(&key)?;
         if id.uid == 0 && kind != EventKind::ConnectRequest {
@@ -126,7 +126,7 @@ impl Identifiers {
     pub(super) fn take_events(&mut self, host: &mut impl Host, now: Duration) {
         while let Some(event) = self.manager.poll_event() {
             match event {
-                CmEvent::Requested { id, req, peer } => self.on_request(id, &req, peer, host),
+                CmEvent::Requested { id, req, peer } => self.on_request(id, &req, peer, host, now),
                 CmEvent::ServiceRequested { id, req, peer } => self.on_service_request(id, &req, peer, host, now),
                 _ => {
                     self.on_event(&event);
@@ -149,7 +149,7 @@ impl Identifiers {
     fn on_event(&mut self, event: &CmEvent) {
         let connection = event.id();
         let Some(&key) = self.by_connection.get(&connection) else { return };
-        self.unconfirmed.remove(key);
+        self.no_longer_unconfirmed(key);
         let Some(id) = self.ids.get_mut(&key) else { return };
         let is_connecting = id.state == IdState::Connect;
         if is_connecting == matches!(event, CmEvent::TimeWaitExit { .. }) {

@@ -12,13 +12,15 @@ use super::{
     Identifiers, Parameters,
     address::{ANYWHERE, link_scope},
     connecting::{is_datagram, mtu_of_code},
+    postponed::WaitingLine,
 };
 use crate::{
     connection::PeerAddress,
     manager::ServiceAnswer,
     refused::RefusalCause,
     wire::{
-        CmaAddress, CmaHeader, CommId, PortSpace, Req, ServiceId, SidrReq, TransportService, reject_reason, sidr_status,
+        CmMessage, CmaAddress, CmaHeader, CommId, PortSpace, Req, ServiceId, SidrReq, TransportService, reject_reason,
+        sidr_status,
     },
 };
 
@@ -64,7 +66,14 @@ impl Identifiers {
         }
     }
 
-    pub(super) fn on_request(&mut self, connection: CommId, req: &Req, peer: PeerAddress, host: &mut impl Host) {
+    pub(super) fn on_request(
+        &mut self,
+        connection: CommId,
+        req: &Req,
+        peer: PeerAddress,
+        host: &mut impl Host,
+        now: Duration,
+    ) {
         let (header, data) = req.private_data.split_first_chunk().expect("it is longer than the header");
         let mut request = match self.check(req.service_id, header, peer, host) {
             Ok(request) => request,
@@ -86,7 +95,8 @@ impl Identifiers {
             return refuse(self, reject_reason::INVALID_GID);
         }
         self.manager.set_adapter(request.device.device, request.device.adapter);
-        let Some(key) = self.insert_request(connection, &request, host) else { return };
+        let message = CmMessage::Req(*req);
+        let Some(key) = self.insert_request(connection, &request, message, host, now) else { return };
         let parameters = Parameters {
             qpn: req.qpn,
             qkey: 0,
@@ -136,7 +146,7 @@ impl Identifiers {
                 return;
             }
         };
-        if let Some(key) = self.insert_request(connection, &request, host) {
+        if let Some(key) = self.insert_request(connection, &request, CmMessage::SidrReq(*req), host, now) {
             self.tell_request(key, request.listener, data, |event| event);
         }
     }
@@ -182,20 +192,34 @@ impl Identifiers {
         })
     }
 
-    /// The new identifier of a request; `None` if its listener has no room, or its owner has no
-    /// number: the peer repeats it.
-    fn insert_request(&mut self, connection: CommId, request: &Request, host: &mut impl Host) -> Option<IdKey> {
+    /// The new identifier of a request, which is `message`. `None` if its listener has no room, and
+    /// it waits, or if its owner has no number: the peer repeats it.
+    fn insert_request(
+        &mut self,
+        connection: CommId,
+        request: &Request,
+        message: CmMessage,
+        host: &mut impl Host,
+        now: Duration,
+    ) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
-        let is_stranger = !host.is_known(&request.peer);
-        let room = self.look_for_room(request, is_stranger, host);
-        let key = room.and_then(|()| self.free_key(request.listener.owner).map_err(|_| RefusalCause::IdentifiersFull));
-        let key = match key {
-            Ok(key) => key,
-            Err(cause) => {
-                let account = (!is_stranger).then(|| self.account_of(request.listener.owner));
-                self.manager.ignore(connection, account, cause);
-                return None;
+        let is_stranger = !host.is_known(&request.peer) && !self.manager.is_connected(&request.peer);
+        let account = (!is_stranger).then(|| self.account_of(request.listener.owner));
+        let line = WaitingLine { listener: request.listener, is_of_strangers: is_stranger };
+        if !self.unconfirmed.have_room_of(&request.peer, is_stranger) {
+            self.manager.ignore(connection, account, RefusalCause::UnconfirmedFull);
+            return None;
+        }
+        if let Err(cause) = self.look_for_room(line, host) {
+            let mad = self.manager.postpone(connection, account, cause, message)?;
+            if !self.postponed.add(line, request.peer, &mad, now) {
+                self.manager.count_no_room();
             }
+            return None;
+        }
+        let Ok(key) = self.free_key(request.listener.owner) else {
+            self.manager.ignore(connection, account, RefusalCause::IdentifiersFull);
+            return None;
         };
         self.ids.get_mut(&request.listener)?.waiting += 1;
         let mut id = Identifier::new(0, channel, request.space, request.service);
@@ -209,20 +233,16 @@ impl Identifiers {
         Some(key)
     }
 
-    /// Whether a listener has room for another request. Its count goes down only here: there is no
-    /// call of a program that takes an event. The last eighth of a backlog is for known peers.
-    fn look_for_room(
-        &mut self,
-        request: &Request,
-        is_stranger: bool,
-        host: &mut impl Host,
-    ) -> Result<(), RefusalCause> {
-        let key = request.listener;
-        if !self.unconfirmed.have_room(key, &request.peer, is_stranger) {
+    /// Whether a listener has room for another request. The count of its backlog goes down only
+    /// here: there is no call of a program that takes an event. The last eighth of a backlog is for
+    /// known peers.
+    fn look_for_room(&mut self, line: WaitingLine, host: &mut impl Host) -> Result<(), RefusalCause> {
+        let WaitingLine { listener: key, is_of_strangers } = line;
+        if !self.unconfirmed.have_room_at(key, is_of_strangers) {
             return Err(RefusalCause::UnconfirmedFull);
         }
         let Some(listener) = self.ids.get_mut(&key) else { return Err(RefusalCause::NoListener) };
-        let kept = if is_stranger { listener.backlog / 8 } else { 0 };
+        let kept = if is_of_strangers { listener.backlog / 8 } else { 0 };
         let room = listener.backlog - kept;
         if listener.waiting >= room {
             let is_request = |event: &&IdEvent| event.owner == key && event.key != key;
@@ -230,6 +250,31 @@ impl Identifiers {
             listener.waiting = listener.waiting.min(unsent + host.untaken_requests(listener.channel, key));
         }
         if listener.waiting < room { Ok(()) } else { Err(RefusalCause::BacklogFull) }
+    }
+
+    /// The peer has confirmed a request, or it is over.
+    pub(super) fn no_longer_unconfirmed(&mut self, key: IdKey) {
+        let listener = self.unconfirmed.remove(key);
+        self.look_at_postponed_of(listener);
+    }
+
+    /// There may be room at a listener.
+    pub(super) fn look_at_postponed_of(&mut self, listener: Option<IdKey>) {
+        self.roomy.extend(listener.filter(|listener| self.postponed.are_at(*listener)));
+    }
+
+    /// Requests that waited, and for which there is room by now, come in. To be called after each
+    /// call and datagram, before datagrams and events are taken.
+    pub fn admit_postponed(&mut self, host: &mut impl Host, now: Duration) {
+        while let Some(listener) = self.roomy.pop_first() {
+            for line in WaitingLine::all_of(listener) {
+                while self.postponed.waits(line, now) && self.look_for_room(line, host).is_ok() {
+                    let Some((peer, mad)) = self.postponed.take(line) else { break };
+                    self.manager.on_postponed(peer, &mad, now);
+                    self.take_events(host, now);
+                }
+            }
+        }
     }
 
     fn tell_request(&mut self, key: IdKey, listener: IdKey, data: &[u8], with: impl FnOnce(IdEvent) -> IdEvent) {

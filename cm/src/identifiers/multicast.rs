@@ -38,6 +38,7 @@ impl Identifiers {
         let is_joined = joined.is_ok() && !is_send_only;
         self.memberships.insert(membership, GroupMembership { id: key, group, source, is_joined });
         self.count(membership);
+        *self.memberships_of_account.entry(self.account_of(key.owner)).or_insert(0) += 1;
         self.id(key)?.memberships.insert(membership.number);
         if let Some(event) = self.event(key, kind, status) {
             let mut route = event.route;
@@ -55,6 +56,13 @@ impl Identifiers {
     pub fn leave(&mut self, membership: IdKey, host: &mut impl Host) -> Result<(), CmErrno> {
         let left = self.memberships.remove(&membership).ok_or(CmErrno::NoEntry)?;
         self.uncount(membership);
+        let account = self.account_of(membership.owner);
+        if let Some(count) = self.memberships_of_account.get_mut(&account) {
+            *count -= 1;
+            if *count == 0 {
+                self.memberships_of_account.remove(&account);
+            }
+        }
         if let Some(id) = self.ids.get_mut(&left.id) {
             id.memberships.remove(&membership.number);
         }

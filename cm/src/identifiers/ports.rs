@@ -44,6 +44,11 @@ impl PortUse {
             (false, false) => (self.address, self.scope) == (other.address, other.scope),
         }
     }
+
+    /// The error of Linux about two that overlap.
+    fn conflict(&self, other: &Self) -> CmErrno {
+        if self.is_any() || other.is_any() { CmErrno::AddressNotAvailable } else { CmErrno::AddressInUse }
+    }
 }
 
 fn same_family(one: &PortUse, other: &PortUse) -> bool {
@@ -94,11 +99,7 @@ impl Ports {
             if other.may_share && wanted.may_share && !other.listens {
                 continue;
             }
-            let error = if other.is_any() != wanted.is_any() || (other.is_any() && !same_family(other, &wanted)) {
-                CmErrno::AddressNotAvailable
-            } else {
-                CmErrno::AddressInUse
-            };
+            let error = other.conflict(&wanted);
             self.drop_empty(space, port);
             return Err(error);
         }
@@ -154,16 +155,18 @@ impl Ports {
         self.uses.get_mut(&(space, port))?.iter_mut().find(|it| it.key == key)
     }
 
-    /// Marks an identifier's port as that of a listener.
+    /// Marks an identifier's port as that of a listener. As with Linux no other one may have it
+    /// then, also if both would share it, and whether or not that listens.
     ///
     /// # Errors
-    /// [`CmErrno::AddressInUse`]: another identifier listens there, or does not share the port.
+    /// [`CmErrno::AddressInUse`], or [`CmErrno::AddressNotAvailable`] if one of both is for all
+    /// addresses.
     pub(super) fn listen(&mut self, space: PortSpace, port: u16, key: IdKey) -> Result<(), CmErrno> {
         let Some(uses) = self.uses.get_mut(&(space, port)) else { return Err(CmErrno::Invalid) };
         let own = *uses.iter().find(|it| it.key == key).ok_or(CmErrno::Invalid)?;
         let mut others = uses.iter().filter(|other| other.key != key && other.overlaps(&own));
-        if others.any(|other| other.listens || !other.may_share) {
-            return Err(CmErrno::AddressInUse);
+        if let Some(other) = others.next() {
+            return Err(other.conflict(&own));
         }
         uses.iter_mut().filter(|it| it.key == key).for_each(|it| it.listens = true);
         let listener = PortListener { key, is_family_only: own.is_family_only };
@@ -171,8 +174,8 @@ impl Ports {
         Ok(())
     }
 
-    /// The listener for a request to `address`, on interface `scope` if it is link-local: that of the
-    /// address itself before one for all.
+    /// The listener for a request to `address`, on interface `scope` if it is link-local: that of
+    /// the address itself before one for all.
     pub(super) fn listener(&self, space: PortSpace, port: u16, address: IpAddr, scope: u32) -> Option<IdKey> {
         let at = |address, scope| self.listeners.get(&(space, port, address, scope));
         let of_both = || at(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0).filter(|it| !it.is_family_only);
@@ -270,30 +273,51 @@ mod tests {
         assert_eq!(found, [Some(1), Some(2), None]);
     }
 
+    /// As `cma_check_port` of Linux: before an identifier listens, all others must have left.
+    #[test]
+    fn a_shared_port_has_no_listener_before_one_identifier_alone_is_left() {
+        let mut ports = Ports::default();
+        let shared = |number, address| PortUse { may_share: true, ..used(number, address) };
+        for (first, second, error) in [
+            ("10.0.0.1", "10.0.0.1", CmErrno::AddressInUse),
+            ("10.0.0.1", "0.0.0.0", CmErrno::AddressNotAvailable),
+            ("::", "10.0.0.1", CmErrno::AddressNotAvailable),
+            ("0.0.0.0", "0.0.0.0", CmErrno::AddressNotAvailable),
+        ] {
+            let both = [shared(1, first), shared(2, second)];
+            for one in both {
+                ports.take(SPACE, 7, &(50..=53), one).expect("both share");
+            }
+            for one in both {
+                assert_eq!(ports.listen(SPACE, 7, one.key), Err(error), "{first} {second}");
+            }
+            ports.give_back(SPACE, 7, both[0].key);
+            ports.listen(SPACE, 7, both[1].key).expect("alone");
+            assert_eq!(ports.take(SPACE, 7, &(50..=53), both[0]), Err(error), "it listens");
+            ports.give_back(SPACE, 7, both[1].key);
+        }
+        assert!(ports.is_empty());
+    }
+
     #[test]
     fn sharing_ends_at_a_listener() {
         let mut ports = Ports::default();
         let shared = |number| PortUse { may_share: true, ..used(number, "10.0.0.1") };
         ports.take(SPACE, 7, &(50..=53), shared(1)).expect("free");
-        ports.take(SPACE, 7, &(50..=53), shared(2)).expect("both share");
-        ports.listen(SPACE, 7, shared(1).key).expect("the first");
-        assert_eq!(ports.listen(SPACE, 7, shared(2).key), Err(CmErrno::AddressInUse));
+        ports.listen(SPACE, 7, shared(1).key).expect("alone");
         assert_eq!(ports.take(SPACE, 7, &(50..=53), shared(3)), Err(CmErrno::AddressInUse));
         assert_eq!(ports.listener(SPACE, 7, "10.0.0.1".parse().expect("an address"), 0), Some(shared(1).key));
         assert_eq!(ports.listener(SPACE, 7, "10.0.0.2".parse().expect("an address"), 0), None);
     }
 
     #[test]
-    fn the_listener_of_an_address_comes_before_that_of_all() {
+    fn a_listener_for_all_addresses_has_requests_to_each() {
         let mut ports = Ports::default();
-        let shared = |number, address| PortUse { may_share: true, ..used(number, address) };
-        for (number, address) in [(1, "::"), (2, "10.0.0.1")] {
-            ports.take(SPACE, 7, &(50..=53), shared(number, address)).expect("shared");
-        }
-        ports.listen(SPACE, 7, shared(1, "::").key).expect("the first");
+        ports.take(SPACE, 7, &(50..=53), used(1, "::")).expect("free");
+        ports.listen(SPACE, 7, used(1, "::").key).expect("alone");
         for address in ["10.0.0.1", "10.0.0.2", "fd00::1"] {
             let found = ports.listener(SPACE, 7, address.parse().expect("an address"), 0);
-            assert_eq!(found, Some(shared(1, "::").key), "{address}");
+            assert_eq!(found, Some(used(1, "::").key), "{address}");
         }
         assert!(ports.is_listening(SPACE, 7) && !ports.is_listening(SPACE, 8));
     }

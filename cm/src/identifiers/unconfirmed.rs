@@ -8,7 +8,7 @@ use crate::connection::PeerAddress;
 
 /// Of one listener at a time: a quarter of the identifiers of a user, by default.
 const LISTENER_MAX: u32 = 8192;
-/// Of strangers. A session has 256 completion channels by default.
+/// Of strangers: more wait for a place. A session has 256 completion channels by default.
 const STRANGERS_MAX: u32 = 128;
 /// Of one known peer, at all listeners: as many as the longest backlog.
 const PEER_MAX: u32 = 1024;
@@ -47,9 +47,9 @@ impl Unconfirmed {
         *self.peers.entry(peer).or_insert(0) += 1;
     }
 
-    /// The peer has confirmed, or the request is over. Others are ignored.
-    pub(super) fn remove(&mut self, request: IdKey) {
-        let Some(UnconfirmedRequest { listener, peer, is_stranger }) = self.requests.remove(&request) else { return };
+    /// The peer has confirmed, or the request is over: its listener. Others are ignored.
+    pub(super) fn remove(&mut self, request: IdKey) -> Option<IdKey> {
+        let UnconfirmedRequest { listener, peer, is_stranger } = self.requests.remove(&request)?;
         if let Some(of_listener) = self.listeners.get_mut(&listener) {
             of_listener.all -= 1;
             of_listener.strangers -= u32::from(is_stranger);
@@ -63,30 +63,50 @@ impl Unconfirmed {
                 self.peers.remove(&peer);
             }
         }
+        Some(listener)
     }
 
-    /// Whether there may be another one.
-    pub(super) fn have_room(&self, listener: IdKey, peer: &PeerAddress, is_stranger: bool) -> bool {
-        self.load_percent(listener, peer, is_stranger) < 100
+    /// The listener of a request.
+    pub(super) fn listener_of(&self, request: IdKey) -> Option<IdKey> {
+        self.requests.get(&request).map(|request| request.listener)
+    }
+
+    /// Whether a listener may have another one.
+    pub(super) fn have_room_at(&self, listener: IdKey, is_stranger: bool) -> bool {
+        self.percent_of_listener(listener, is_stranger) < 100
+    }
+
+    /// Whether a peer may have another one.
+    pub(super) fn have_room_of(&self, peer: &PeerAddress, is_stranger: bool) -> bool {
+        self.percent_of_peer(peer, is_stranger) < 100
     }
 
     /// Whether there are so many that the peer of a request is waited for only shortly.
     pub(super) fn are_many_beside(&self, request: IdKey) -> bool {
         let request = self.requests.get(&request);
-        request.is_some_and(|it| self.load_percent(it.listener, &it.peer, it.is_stranger) > 50)
+        request.is_some_and(|it| {
+            let of_listener = self.percent_of_listener(it.listener, it.is_stranger);
+            of_listener.max(self.percent_of_peer(&it.peer, it.is_stranger)) > 50
+        })
     }
 
-    /// The largest part of a limit that is in use.
-    fn load_percent(&self, listener: IdKey, peer: &PeerAddress, is_stranger: bool) -> u32 {
+    /// The largest part of a limit of a listener that is in use.
+    fn percent_of_listener(&self, listener: IdKey, is_stranger: bool) -> u32 {
         let of_listener = self.listeners.get(&listener).copied().unwrap_or_default();
+        let of_strangers = if is_stranger { percent(of_listener.strangers, STRANGERS_MAX) } else { 0 };
+        percent(of_listener.all, LISTENER_MAX).max(of_strangers)
+    }
+
+    fn percent_of_peer(&self, peer: &PeerAddress, is_stranger: bool) -> u32 {
         let of_peer = self.peers.get(peer).copied().unwrap_or(0);
-        let part = |count: u32, max: u32| count * 100 / max;
-        let of_strangers = if is_stranger { part(of_listener.strangers, STRANGERS_MAX) } else { 0 };
-        let of_peer = part(of_peer, if is_stranger { STRANGER_MAX } else { PEER_MAX });
-        part(of_listener.all, LISTENER_MAX).max(of_strangers).max(of_peer)
+        percent(of_peer, if is_stranger { STRANGER_MAX } else { PEER_MAX })
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.listeners.is_empty() && self.peers.is_empty()
     }
+}
+
+const fn percent(count: u32, max: u32) -> u32 {
+    count * 100 / max
 }

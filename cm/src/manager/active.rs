@@ -70,6 +70,7 @@ impl ConnectionManager {
             service_id: wanted.service_id,
             is_orphan: false,
             is_hurried: false,
+            is_confirmed: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -145,6 +146,7 @@ impl ConnectionManager {
             // The peer repeats its REP until this arrives.
             self.send(to, transaction, message);
         }
+        self.mark_confirmed(id);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     event::CmEvent,
     refused::RefusalCause,
     time,
-    wire::{AdditionalInfo, CmMessage, CommId, Rej, RejectedMessage, Rep, ServiceId, reject_reason},
+    wire::{AdditionalInfo, CmMessage, CommId, Mad, Rej, RejectedMessage, Rep, ServiceId, reject_reason},
 };
 
 /// How a connection is accepted.
@@ -32,8 +32,8 @@ pub struct Accept {
     pub ack_delay: u8,
     /// Private data.
     pub private_data: [u8; 196],
-    /// Longest time for the peer's confirmation, if that is not the peer's to say: it cannot ask for
-    /// more.
+    /// Longest time for the peer's confirmation, if that is not the peer's to say: it cannot ask
+    /// for more.
     pub patience: Option<Duration>,
 }
 
@@ -72,13 +72,31 @@ impl ConnectionManager {
         self.forget(id);
     }
 
-    /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener, unless a
-    /// stranger asks: it must not use up the lines of the user's log.
+    /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener,
+    /// unless a stranger asks: it must not use up the lines of the user's log.
     pub fn ignore(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
         self.note_refused_connection(id, account, cause);
         if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
             self.forget(id);
         }
+    }
+
+    /// Forgets a request that [`Self::on_postponed`] brings again, or the peer does: the datagram.
+    pub(crate) fn postpone(
+        &mut self,
+        id: CommId,
+        account: Option<u32>,
+        cause: RefusalCause,
+        message: CmMessage,
+    ) -> Option<Mad> {
+        let transaction = self.connections.get(&id)?.transaction;
+        self.ignore(id, account, cause);
+        Some(Mad { transaction, modifier: 0, message })
+    }
+
+    /// A request that was postponed goes.
+    pub(crate) fn count_no_room(&mut self) {
+        self.counters.no_room += 1;
     }
 
     /// Accepts a connection. An event says when the peer has confirmed.
@@ -154,7 +172,7 @@ impl ConnectionManager {
         }
         // A REQ that comes again, for the REJ was lost, is answered in the same way.
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.answer = Some(crate::wire::Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+            connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
         }
         self.note_refused_connection(id, Some(account), RefusalCause::ByProgram(reason));
         self.enter_time_wait(id, now);

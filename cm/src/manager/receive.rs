@@ -21,12 +21,28 @@ impl ConnectionManager {
         connection.is_some_and(|connection| connection.peer == from)
     }
 
+    /// Whether a host has a connection: it has named one by the number that only the peer can know,
+    /// and that is not over.
+    pub fn is_connected(&self, peer: &PeerAddress) -> bool {
+        self.confirmed.contains_key(peer)
+    }
+
     /// The payload of a datagram to queue pair 1.
     pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], now: Duration) {
         self.now = now;
         match Mad::from_bytes(bytes) {
             Ok(mad) => self.on_mad(from, &mad, now),
             Err(_) => self.counters.discarded += 1,
+        }
+    }
+
+    /// A request that was postponed, as if it had just come.
+    pub(crate) fn on_postponed(&mut self, from: PeerAddress, mad: &Mad, now: Duration) {
+        self.now = now;
+        match &mad.message {
+            CmMessage::Req(req) => self.on_req(from, req, mad.transaction, now),
+            CmMessage::SidrReq(req) => self.on_sidr_req(from, req, mad.transaction, now),
+            _ => {}
         }
     }
 
@@ -220,6 +236,12 @@ impl ConnectionManager {
                 connection.repeated = None;
                 self.set_deadline(id, None);
                 self.tell(id, CmEvent::Established { id });
+                self.mark_confirmed(id);
+            }
+            CmState::Established => {
+                self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1;
+                // The program has said before that the connection is established.
+                self.mark_confirmed(id);
             }
             _ => self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1,
         }

@@ -1,6 +1,7 @@
 //! Identifiers of programs on two hosts, over a network that loses datagrams by seed: the events,
 //! errors and ports that programs see.
 
+mod crowd;
 mod fake_host;
 mod refusals;
 mod unconfirmed;
@@ -191,7 +192,7 @@ fn options_of_a_bound_identifier_count_from_then_on() {
     assert_eq!(bind(&mut world, four, None), Err(CmErrno::AddressNotAvailable));
     world.ids[0].set_option(first, IdOption::FamilyOnly(true)).expect("it is bound");
     let second = bind(&mut world, four, None).expect("of another family");
-    assert_eq!(bind(&mut world, four, shared), Err(CmErrno::AddressInUse));
+    assert_eq!(bind(&mut world, four, shared), Err(CmErrno::AddressNotAvailable));
     world.ids[0].set_option(second, IdOption::ReuseAddress(true)).expect("it is bound");
     let third = bind(&mut world, four, shared).expect("both share the port");
     assert_eq!(world.ids[0].set_option(third, IdOption::ReuseAddress(false)), Err(CmErrno::Invalid), "bound");
@@ -569,6 +570,7 @@ fn identifiers_of_other_channels_are_not_looked_at() {
 #[test]
 fn a_group_is_joined_and_left_with_its_identifier() {
     let mut world = World::new();
+    world.ids[0].add_owner(OWNER, 7);
     let key = world.create(0, IdService::Datagram);
     let group = IpAddr::from([239, 1, 2, 3]);
     let join = |world: &mut World, key, send_only| {
@@ -581,12 +583,14 @@ fn a_group_is_joined_and_left_with_its_identifier() {
     let memberships: Vec<IdKey> =
         [false, true].map(|send_only| join(&mut world, key, send_only).expect("it has a device")).into();
     assert_eq!(world.hosts[0].joined, [group], "the second only sends");
+    assert_eq!([7, 8].map(|account| world.ids[0].memberships_of(account)), [2, 0]);
     for membership in &memberships {
         let event = world.next(0);
         assert_eq!((event.kind, event.key, event.owner, event.uid), (EventKind::MulticastJoin, *membership, key, 9));
         assert_eq!(event.parameters.qkey, 0x0123_4567);
     }
     world.ids[0].leave(memberships[1], &mut world.hosts[0]).expect("it is there");
+    assert_eq!(world.ids[0].memberships_of(7), 1);
     world.destroy(0, key);
     assert!(world.hosts[0].joined.is_empty());
     world.end();

@@ -14,6 +14,9 @@ use roced_types::{DeviceId, Qpn, gid_of};
 
 use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 
+/// Address of host 0 that may not exist.
+pub(crate) const FIRST_HOST: u32 = 0x0b00_0001;
+
 /// Of one listener, until a confirmation; and of one known peer.
 const STRANGERS_MAX: u32 = 128;
 const PEER_MAX: u32 = 1024;
@@ -81,6 +84,33 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     assert!(world.ids[1].is_empty());
 }
 
+/// Hosts that come and go can have it forgotten, but for its connection.
+#[test]
+fn a_peer_with_a_connection_is_no_stranger() {
+    for is_disconnected in [false, true] {
+        let mut world = World::new();
+        let listener = world.listen(IdService::Reliable, 0);
+        let (active, passive) = world.connected();
+        world.hosts[1].knows_peers = false;
+        let to = world.hosts[1].address();
+        let accepted = (0..200).take_while(|number| ask(&mut world, request(*number, *number, to), *number).is_some());
+        assert_eq!(accepted.count(), STRANGERS_MAX as usize);
+        while world.ids[1].poll_transmit().is_some() {}
+        if is_disconnected {
+            world.ids[0].disconnect(active, world.now).expect("it is connected");
+            world.settle();
+            world.ids[1].disconnect(passive, world.now).expect("it was disconnected");
+            world.settle();
+        }
+        world.events.iter_mut().for_each(|events| events.clear());
+        let again = world.routed(IdService::Reliable);
+        world.connect(again, b"");
+        world.settle();
+        assert_eq!(world.events[1].len(), usize::from(!is_disconnected));
+        assert!(world.events[1].iter().all(|event| event.owner == listener));
+    }
+}
+
 /// A host that is known opens connections without end, and confirms none.
 #[test]
 fn unconfirmed_requests_of_a_known_peer_are_bounded() {
@@ -103,8 +133,8 @@ fn ask(world: &mut World, (from, mad): (PeerAddress, Mad), number: u32) -> Optio
 }
 
 /// A REQ of a host.
-fn request(host: u32, number: u32, to: IpAddr) -> (PeerAddress, Mad) {
-    let source = Ipv4Addr::from(0x0b00_0001 + host);
+pub(crate) fn request(host: u32, number: u32, to: IpAddr) -> (PeerAddress, Mad) {
+    let source = Ipv4Addr::from(FIRST_HOST + host);
     let IpAddr::V4(destination) = to else { panic!("the hosts have IPv4 addresses") };
     let gids = [IpAddr::V4(source), to].map(gid_of);
     let addresses = CmaAddress::Ipv4([source.octets(), destination.octets()]);

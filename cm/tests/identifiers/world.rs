@@ -90,6 +90,9 @@ impl World {
         loop {
             let mut passed = false;
             for at in 0..2 {
+                let requests = self.events[at].iter().filter(|it| it.kind == EventKind::ConnectRequest);
+                self.hosts[at].untaken = requests.count() as u32;
+                self.ids[at].admit_postponed(&mut self.hosts[at], self.now);
                 while let Some(transmit) = self.ids[at].poll_transmit() {
                     passed = true;
                     self.sent += 1;

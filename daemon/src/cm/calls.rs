@@ -6,7 +6,7 @@ use roced_abi::control::{
     AcceptCm, AcceptCmRequest, BindCm, BindCmRequest, Call, CmParameters, CmRoute, ConfirmCm, ConnectCm,
     ConnectCmRequest, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel, DestroyCmId,
     DestroyCmIdRequest, DisconnectCm, EstablishCm, Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest,
-    Message, MigrateCm, MigrateCmRequest, Nothing, QueryCm, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
+    Message, MigrateCm, MigrateCmRequest, Nothing, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
     ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest, WriteCmEvent,
     WriteCmEventRequest, cm_event,
 };
@@ -104,7 +104,6 @@ impl CmCalls<'_, '_> {
             MigrateCm => migrate,
             SetCmOption => set_option,
             WriteCmEvent => write_event,
-            QueryCm => query,
         }
     }
 
@@ -231,10 +230,10 @@ impl CmCalls<'_, '_> {
 
     fn accept(&mut self, request: &AcceptCmRequest) -> Reply<AcceptCm> {
         let (key, now) = (self.key(request.id), self.now());
-        let parameters = self.own_parameters(&request.parameters);
-        let parameters = parameters.inspect_err(|_| self.service.ids.refuse_attempt(key, now))?;
         let bytes = usize::from(request.parameters.private_data_bytes);
-        let data = request.private_data.get(..bytes).ok_or(CmErrno::Invalid)?;
+        let data = request.private_data.get(..bytes).ok_or(CallRefused::from(CmErrno::Invalid));
+        let checked = self.own_parameters(&request.parameters).and_then(|parameters| Ok((parameters, data?)));
+        let (parameters, data) = checked.inspect_err(|_| self.service.ids.refuse_attempt(key, now))?;
         self.service.ids.accept(key, request.uid, &parameters, data, now)?;
         Ok(Nothing {})
     }
@@ -299,21 +298,15 @@ impl CmCalls<'_, '_> {
         self.service.ids.write_event(key, request.kind, request.status as i32, request.argument)?;
         Ok(Nothing {})
     }
-
-    fn query(&mut self, request: &Handle) -> Reply<QueryCm> {
-        self.route(self.key(request.handle))
-    }
 }
 
 impl ConnectionService {
     /// Room for one multicast group more of the session's user.
     fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
-        let uid = self.owners.get(&session).map(|owner| owner.uid);
-        let of_user = self.owners.iter().filter(|(_, owner)| Some(owner.uid) == uid);
-        let groups: usize = of_user.map(|(session, _)| self.ids.memberships_of(owner_of(*session))).sum();
+        let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
         let most = self.limits.groups_of_user;
-        if groups >= most as usize {
-            self.refusals.note_limit(uid.unwrap_or_default(), "limits.cm.groups_of_user");
+        if self.ids.memberships_of(uid) >= most {
+            self.refusals.note_limit(uid, "limits.cm.groups_of_user");
             return Err(CallRefused::Limit(most));
         }
         Ok(())

@@ -40,6 +40,7 @@ impl ConnectionService {
             ("cm_memberships", self.ids.memberships() as u64),
             ("cm_connections", (connections.len() - kept) as u64),
             ("cm_kept_answers", kept as u64),
+            ("cm_postponed", self.ids.postponed() as u64),
             ("cm_discarded", counters.discarded),
             ("cm_unknown", counters.unknown),
             ("cm_other_peer", counters.other_peer),

@@ -19,7 +19,7 @@ use roced_transport::{
 };
 use roced_types::{Qpn, address_of};
 
-use super::{CmDevice, host::entry_of};
+use super::{CmDevice, host::entry_of, unsent::UnsentMads};
 use crate::{
     environment::Environment,
     net::{FollowId, NextHop},
@@ -41,10 +41,12 @@ const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 /// In place of a user: the way is for an answer.
 const STRANGER: u32 = u32::MAX;
 
-/// New ways at once, and how soon another one: strangers cause them.
-const NEW_WAYS: u32 = 256;
-const NEW_WAY_FOR_STRANGER: Duration = Duration::from_millis(5);
-const NEW_WAY_FOR_ANSWER: Duration = Duration::from_millis(2);
+/// New ways for strangers at once, and how soon another one.
+const FOR_STRANGERS: WayRate = WayRate { at_once: 256, every: Duration::from_millis(5) };
+
+/// New ways for answers of connections, which strangers cause as well: a thousand hosts that start
+/// at one moment. How many of them exist, listeners look after.
+const FOR_ANSWERS: WayRate = WayRate { at_once: 1024, every: Duration::from_millis(2) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -63,34 +65,42 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
+    unsent: UnsentMads,
     for_strangers: WayBudget,
     for_answers: WayBudget,
     /// The rates do not count.
     has_no_limits: bool,
     /// When unused ways were looked for.
     looked: Instant,
-    /// Datagrams that were not sent: no way, too many that wait, or no room at a worker.
+    /// Datagrams that were not sent: no way, or too many that wait.
     pub(super) dropped: u64,
+}
+
+/// A rate of new ways.
+#[derive(Clone, Copy, Debug)]
+struct WayRate {
+    at_once: u32,
+    every: Duration,
 }
 
 /// New ways that no program asked for, at a bounded rate.
 #[derive(Debug)]
 struct WayBudget {
-    every: Duration,
+    rate: WayRate,
     left: u32,
     refilled: Instant,
 }
 
 impl WayBudget {
-    fn new(every: Duration) -> Self {
-        Self { every, left: NEW_WAYS, refilled: Instant::now() }
+    fn new(rate: WayRate) -> Self {
+        Self { rate, left: rate.at_once, refilled: Instant::now() }
     }
 
     /// One more, if there may be.
     fn take(&mut self) -> bool {
-        let more = (self.refilled.elapsed().as_micros() / self.every.as_micros()) as u32;
+        let more = (self.refilled.elapsed().as_micros() / self.rate.every.as_micros()) as u32;
         if more > 0 {
-            self.left = self.left.saturating_add(more).min(NEW_WAYS);
+            self.left = self.left.saturating_add(more).min(self.rate.at_once);
             self.refilled = Instant::now();
         }
         let may = self.left > 0;
@@ -104,8 +114,9 @@ impl Default for MadRoutes {
         Self {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
-            for_strangers: WayBudget::new(NEW_WAY_FOR_STRANGER),
-            for_answers: WayBudget::new(NEW_WAY_FOR_ANSWER),
+            unsent: UnsentMads::default(),
+            for_strangers: WayBudget::new(FOR_STRANGERS),
+            for_answers: WayBudget::new(FOR_ANSWERS),
             has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,
@@ -171,7 +182,7 @@ impl MadRoutes {
             NextHop::Resolving if way.waiting.len() < WAITING_MAX => way.waiting.push_back(bytes),
             NextHop::Reachable { .. } => {
                 let next = way.next;
-                self.dropped += u64::from(!emit(&peer, next, bytes, devices, environment));
+                self.dropped += u64::from(!emit(&peer, next, bytes, devices, &mut self.unsent, environment));
             }
             NextHop::Resolving | NextHop::Unreachable | NextHop::Local(_) => self.dropped += 1,
         }
@@ -192,20 +203,26 @@ impl MadRoutes {
             way.next = next;
             if next != NextHop::Resolving {
                 for bytes in way.waiting.drain(..) {
-                    self.dropped += u64::from(!emit(peer, next, bytes, devices, environment));
+                    self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
                 }
             }
         }
         if matches!(next, NextHop::Reachable { .. } | NextHop::Local(_)) { peers } else { Vec::new() }
     }
 
-    /// When [`Self::drop_unused`] wants to be called.
+    /// When [`Self::on_deadline`] wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT)
+        let of_ways = (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT);
+        of_ways.into_iter().chain(self.unsent.deadline()).min()
     }
 
-    /// Forgets the ways that were not used for long.
-    pub(super) fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
+    /// Sends datagrams that found no room before, and forgets the ways that were not used for long.
+    pub(super) fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
+        self.unsent.send_waiting(now, &mut *environment.workers);
+        self.drop_unused(now, environment);
+    }
+
+    fn drop_unused(&mut self, now: Instant, environment: &mut Environment<'_>) {
         if self.looked + RESOLVING_KEPT > now {
             return;
         }
@@ -231,12 +248,13 @@ impl MadRoutes {
     }
 }
 
-/// Gives a datagram to a worker; false if that has no room.
+/// Gives a datagram to a worker, now or when that has room; false if too many wait.
 fn emit(
     peer: &PeerAddress,
     next: NextHop,
     bytes: [u8; MAD_BYTES],
     devices: &[CmDevice],
+    unsent: &mut UnsentMads,
     environment: &mut Environment<'_>,
 ) -> bool {
     let NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } = next else { return false };
@@ -255,5 +273,5 @@ fn emit(
         roce: Roce::V2 { udp_source_port: udp_source_port(0, Qpn::GSI, Qpn::GSI) },
     };
     let Ok(path) = Path::new(&spec) else { return false };
-    environment.workers.send_mad(device.worker, OutgoingMad { device: peer.device, path, bytes })
+    unsent.send(device.worker, OutgoingMad { device: peer.device, path, bytes }, &mut *environment.workers)
 }

@@ -17,6 +17,7 @@ mod intake;
 mod known_peers;
 mod mad_routes;
 mod refusals;
+mod unsent;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -53,8 +54,8 @@ use crate::{
     worker::management::ReceivedMad,
 };
 
-/// Event channels of a user, unless the config has the limit: this part of the files that the daemon
-/// may have open.
+/// Event channels of a user, unless the config has the limit: this part of the files that the
+/// daemon may have open.
 const CHANNELS_OF_USER_PART: u64 = 8;
 
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
@@ -233,8 +234,14 @@ impl ConnectionService {
             self.wrong_address += 1;
             return;
         };
-        let is_answer = self.ids.connections().is_answer(from, &mad.bytes);
-        self.intake.put(IncomingMad { from, bytes: mad.bytes }, is_answer, &mut self.known, Instant::now());
+        let now = Instant::now();
+        let connections = self.ids.connections();
+        let is_answer = connections.is_answer(from, &mad.bytes);
+        if !self.known.contains(&from) && connections.is_connected(&from) {
+            // It was silent for long, while many others were heard.
+            self.known.heard(from, now);
+        }
+        self.intake.put(IncomingMad { from, bytes: mad.bytes }, is_answer, &mut self.known, now);
     }
 
     /// Handles up to `budget` of the datagrams that wait; true if some are left.
@@ -280,7 +287,7 @@ impl ConnectionService {
         let now = self.now();
         let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
         self.ids.on_timeout(&mut host, now);
-        self.routes.drop_unused(Instant::now(), environment);
+        self.routes.on_deadline(Instant::now(), environment);
         self.ask_neighbors(environment);
         self.flush(environment);
     }
@@ -297,9 +304,17 @@ impl ConnectionService {
         }
     }
 
+    /// Requests that wait for room at their listener come in as soon as there is some.
+    fn admit_postponed(&mut self, environment: &mut Environment<'_>) {
+        let now = self.now();
+        let mut host = CmHost::new(&self.devices, &self.known, &mut self.routes, &mut self.channels, environment, None);
+        self.ids.admit_postponed(&mut host, now);
+    }
+
     /// Sends datagrams, and writes events to their channels.
     pub(crate) fn flush(&mut self, environment: &mut Environment<'_>) {
         for _ in 0..HANDED_OVER_MAX {
+            self.admit_postponed(environment);
             let Some(transmit) = self.ids.poll_transmit() else { break };
             let bytes = transmit.mad.to_bytes();
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {

@@ -344,7 +344,6 @@ impl<N: Nic> Worker<N> {
     /// Fills a snapshot up to the room that was made for it.
     fn fill(&self, snapshot: &mut WorkerSnapshot) {
         snapshot.worker = self.counters;
-        snapshot.worker.mads_send_dropped += self.outgoing.refused();
         snapshot.handoff = *self.handoff.counters();
         for WorkerEndpoint { place, endpoint, queues, .. } in &self.worker_endpoints {
             if snapshot.endpoints.len() < snapshot.endpoints.capacity() {

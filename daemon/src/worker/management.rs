@@ -5,9 +5,10 @@
 //!   endpoint ◄─ send_management ─── worker ◄── OutgoingMads ◄── Workers::send_mad
 //! ```
 //!
-//! All queues are bounded and lock-free. A datagram without room is dropped and counted: connection
-//! managers repeat those that were lost. Of the received ones, a peer has a share of the queue, so
-//! that a flood from one address leaves room for others.
+//! All queues are bounded and lock-free. A received datagram without room is dropped and counted:
+//! connection managers repeat those that were lost. One to be sent goes back to the control thread.
+//! Of the received ones, a peer has a share of the queue, so that a flood from one address leaves
+//! room for others.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -15,13 +16,14 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
 };
 
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_transport::{
+    clock::Nanos,
     management::{MAD_BYTES, ManagementDatagram},
     wire::{Path, Roce},
 };
@@ -40,6 +42,10 @@ const SHARES: usize = 256;
 
 /// Datagrams that wait for a worker to send them: 110 KiB. A guess.
 const OUTGOING: usize = 256;
+
+/// How long an endpoint may have no room before its datagrams are dropped. A guess: a NIC that
+/// sends at all has room sooner.
+const HELD_MAX: Nanos = Nanos(20_000_000);
 
 /// A management datagram that a worker received. The checks of queue pair 1 have passed; its
 /// content is not checked.
@@ -211,21 +217,18 @@ impl AsFd for MadReceiver {
 #[derive(Debug)]
 pub struct OutgoingMads {
     queue: ArrayQueue<OutgoingMad>,
-    refused: AtomicU64,
 }
 
 impl OutgoingMads {
     /// An empty queue.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { queue: ArrayQueue::new(OUTGOING), refused: AtomicU64::new(0) })
+        Arc::new(Self { queue: ArrayQueue::new(OUTGOING) })
     }
 
     /// Adds a datagram.
     #[expect(clippy::result_large_err, reason = "a datagram without room goes back to its sender")]
     pub(super) fn push(&self, mad: OutgoingMad) -> Result<(), OutgoingMad> {
-        self.queue.push(mad).inspect_err(|_| {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        })
+        self.queue.push(mad)
     }
 
     /// Takes a datagram. Costs two loads when there is none.
@@ -239,10 +242,49 @@ impl OutgoingMads {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
+}
 
-    /// Datagrams without room so far.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+/// The worker's end of [`OutgoingMads`]: takes no more than endpoints have room for.
+#[derive(Debug)]
+pub(super) struct MadOutlet {
+    queue: Arc<OutgoingMads>,
+    /// Without room in its endpoint; those behind it wait as well.
+    held: Option<OutgoingMad>,
+    /// Since when each endpoint of the worker has had no room.
+    full_since: Vec<Option<Nanos>>,
+}
+
+impl MadOutlet {
+    pub(super) fn new(queue: Arc<OutgoingMads>, endpoints: usize) -> Self {
+        Self { queue, held: None, full_since: vec![None; endpoints] }
+    }
+
+    /// Takes the next datagram.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<OutgoingMad> {
+        self.held.take().or_else(|| self.queue.pop())
+    }
+
+    /// Endpoint number `at` of the worker had room.
+    pub(super) fn on_room(&mut self, at: usize) {
+        self.full_since[at] = None;
+    }
+
+    /// Endpoint number `at` had no room for a datagram, which is the next one again; false if it
+    /// has had none for long: the datagram is dropped, and others do not wait for it.
+    pub(super) fn hold(&mut self, at: usize, mad: OutgoingMad, now: Nanos) -> bool {
+        let since = *self.full_since[at].get_or_insert(now);
+        let may_wait = now - since < HELD_MAX;
+        if may_wait {
+            self.held = Some(mad);
+        }
+        may_wait
+    }
+
+    /// No datagram waits but for room, which is looked for when the endpoint has sent.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.held.is_some() || self.queue.is_empty()
     }
 }
 
@@ -324,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_without_room_goes_back_to_its_sender_and_is_counted() {
+    fn a_datagram_without_room_goes_back_to_its_sender() {
         let outgoing = OutgoingMads::new();
         let spec = PathSpec {
             via: Egress::Nic { flow: 0 },
@@ -343,9 +385,9 @@ mod tests {
         for _ in 0..OUTGOING {
             outgoing.push(mad(1)).expect("room");
         }
-        assert_eq!((outgoing.push(mad(2)), outgoing.refused()), (Err(mad(2)), 1));
+        assert_eq!(outgoing.push(mad(2)), Err(mad(2)));
         assert_eq!(outgoing.pop(), Some(mad(1)));
-        assert_eq!((outgoing.push(mad(2)), outgoing.refused()), (Ok(()), 1));
+        assert_eq!(outgoing.push(mad(2)), Ok(()));
     }
 
     /// 256 addresses, each with a hash of its own start: the key is random.

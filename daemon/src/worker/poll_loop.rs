@@ -52,7 +52,7 @@ use super::{
     events::{EventSender, WorkerEvent},
     handoff::{BufferKind, Handoff, PacketBuffer},
     idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
-    management::{MadDrop, MadSender, OutgoingMads, ReceivedMad},
+    management::{MadDrop, MadOutlet, MadSender, OutgoingMads, ReceivedMad},
     metrics::WorkerCounters,
     nic::Nic,
     qp_table::{QpTable, entry_of},
@@ -79,8 +79,8 @@ const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
 const FRAMES_OUT: usize = 128;
-/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as many
-/// as an endpoint sends in one.
+/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as
+/// many as an endpoint sends in one.
 const MADS_OUT: usize = 16;
 /// Events of queue pairs told to the control thread per poll iteration.
 const EVENTS: usize = 64;
@@ -157,7 +157,7 @@ pub struct Worker<N> {
     pub(super) sleeper: WorkerSleeper<Arc<Mapping>>,
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
-    pub(super) outgoing: Arc<OutgoingMads>,
+    pub(super) outgoing: MadOutlet,
     mads: MadSender,
     inbox: Option<Inbox>,
     queue_inbox: Option<QueueInbox<N>>,
@@ -193,6 +193,7 @@ impl<N: Nic> Worker<N> {
             first_srqs.push(srqs);
             srqs += worker_endpoint.endpoint.max_srqs();
         }
+        let outgoing = MadOutlet::new(parts.outgoing, parts.worker_endpoints.len());
         let worker = Self {
             id: parts.id,
             worker_endpoints: parts.worker_endpoints,
@@ -207,7 +208,7 @@ impl<N: Nic> Worker<N> {
             counters: WorkerCounters::default(),
             stopping: false,
             mads: parts.mads,
-            outgoing: parts.outgoing,
+            outgoing,
             inbox: Some(parts.inbox),
             queue_inbox: Some(parts.queue_inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
@@ -265,7 +266,7 @@ impl<N: Nic> Worker<N> {
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
         done += self.pass_mads();
-        done += self.take_outgoing_mads();
+        done += self.take_outgoing_mads(now);
         for worker_endpoint in &mut self.worker_endpoints {
             done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
         }
@@ -465,14 +466,18 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Takes management datagrams of the control thread, each to the endpoint of its device.
-    fn take_outgoing_mads(&mut self) -> usize {
+    fn take_outgoing_mads(&mut self, now: Nanos) -> usize {
         for taken in 0..MADS_OUT {
             let Some(mad) = self.outgoing.pop() else { return taken };
-            let mut endpoints = self.worker_endpoints.iter_mut();
-            let found = endpoints.find(|worker_endpoint| worker_endpoint.place.device == mad.device);
-            match found.map(|found| found.endpoint.send_management(mad.path, &mad.bytes)) {
-                Some(Ok(())) => self.counters.mads_sent += 1,
-                Some(Err(_)) | None => self.counters.mads_send_dropped += 1,
+            let mut endpoints = self.worker_endpoints.iter_mut().enumerate();
+            let found = endpoints.find(|(_, worker_endpoint)| worker_endpoint.place.device == mad.device);
+            match found.map(|(at, found)| (at, found.endpoint.send_management(mad.path, &mad.bytes))) {
+                Some((at, Ok(()))) => {
+                    self.outgoing.on_room(at);
+                    self.counters.mads_sent += 1;
+                }
+                Some((at, Err(_))) if self.outgoing.hold(at, mad, now) => return taken,
+                Some((_, Err(_))) | None => self.counters.mads_send_dropped += 1,
             }
         }
         MADS_OUT
@@ -583,8 +588,8 @@ impl<N: Nic> Worker<N> {
             return;
         }
         if frames_there {
-            // There may be nothing to do but wait for a driver that is slow to take frames, or for a
-            // thread that lets it. Frames to receive end the sleep at once.
+            // There may be nothing to do but wait for a driver that is slow to take frames, or for
+            // a thread that lets it. Frames to receive end the sleep at once.
             if self.idle.may_yield(now) {
                 return std::thread::yield_now();
             }
@@ -595,7 +600,7 @@ impl<N: Nic> Worker<N> {
         let has_work = || {
             !inbox.is_empty()
                 || !queue_inbox.is_empty()
-                || !self.outgoing.is_empty()
+                || !self.outgoing.is_idle()
                 || self.handoff.has_arrivals()
                 || self.qp_table.any_doorbell()
                 || self.qp_table.any_ready()

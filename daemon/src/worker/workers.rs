@@ -101,10 +101,11 @@ impl Workers {
     }
 
     /// Gives `worker` a management datagram to send, and does not wait for it. The worker drops and
-    /// counts a datagram of a device that it does not serve, or without room in the endpoint.
+    /// counts a datagram of a device that it does not serve, or that finds no room in the endpoint
+    /// for 20 ms.
     ///
     /// # Errors
-    /// The datagram if 256 wait already; counted by the worker.
+    /// The datagram if 256 wait already.
     ///
     /// # Panics
     /// When there is no such worker.

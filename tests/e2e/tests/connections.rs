@@ -321,7 +321,44 @@ pub(crate) fn an_orderly_stop_is_told_to_all_peers(settings: &Settings) -> Resul
     Ok(())
 }
 
-/// Limits are those of the config, and change by a reload; the log has each refusal with its reason.
+/// The same while the daemon does not know its neighbor's address: the kernel has learned it again,
+/// but the daemon has not read that when it stops.
+pub(crate) fn an_orderly_stop_learns_of_neighbors(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let count = "10";
+    let mut server = lab.start(Host::B, settings.client, &["accept", count])?;
+    ensure!(server.line(SOON)? == "listening", "the server does not listen");
+    let mut client = lab.start(Host::A, settings.client, &["connect", PEER_IPV4, count])?;
+    let all = format!("{count} connections");
+    ensure!(client.line(LIMIT)? == all && server.line(LIMIT)? == all, "not all connections are there");
+    let set = |host, name: &str, value: &str| {
+        lab.run(host, "sysctl", &["-qw", &format!("net.ipv4.{name}={value}")], SOON)?.success()
+    };
+    // The kernel asks often and for long; the peer does not answer for now.
+    set(Host::A, "neigh.eth0.retrans_time_ms", "50")?;
+    set(Host::A, "neigh.eth0.mcast_solicit", "1000")?;
+    set(Host::B, "conf.eth0.arp_ignore", "8")?;
+    let neighbor = |state: &str| -> Result<bool> {
+        let words = ["neighbor", "show", PEER_IPV4, "dev", "eth0"];
+        Ok(lab.run(Host::A, "ip", &words, SOON)?.success()?.contains(state))
+    };
+    lab.run(Host::A, "ip", &["neighbor", "flush", "dev", "eth0"], SOON)?.success()?;
+    ensure!(within(SOON, || neighbor("INCOMPLETE"))?, "the daemon does not ask for its neighbor");
+    let daemon = lab.daemon(Host::A)?.to_string();
+    let signal = |name: &str| lab.run(Host::A, "kill", &[name, &daemon], SOON)?.success();
+    signal("-STOP")?;
+    set(Host::B, "conf.eth0.arp_ignore", "0")?;
+    let is_known = within(SOON, || Ok(neighbor("REACHABLE")? || neighbor("STALE")?));
+    signal("-TERM")?;
+    signal("-CONT")?;
+    ensure!(is_known?, "the kernel does not learn of the neighbor");
+    server.end(SOON)?.success().context("a connection whose peer's daemon has stopped")?;
+    client.end(SOON)?;
+    Ok(())
+}
+
+/// Limits are those of the config, and change by a reload; the log has each refusal with its
+/// reason.
 pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let says = |host, words: &str| -> Result<()> {
@@ -348,13 +385,24 @@ pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result
     Ok(())
 }
 
-/// `roce-perf --cm`: no TCP connection of its own, by IPv4 and IPv6.
+/// The link-local address of a host's device, as its peer names it.
+fn link_local(lab: &Lab, host: Host) -> Result<String> {
+    let told =
+        lab.run(host, "ip", &["-j", "-6", "address", "show", "dev", "eth0", "scope", "link"], SOON)?.success()?;
+    let links: serde_json::Value = serde_json::from_str(&told)?;
+    let mut addresses = links[0]["addr_info"].as_array().into_iter().flatten();
+    // Entries of other scopes are empty.
+    let address = addresses.find_map(|address| address["local"].as_str()).with_context(|| format!("none: {told}"))?;
+    Ok(format!("{address}%eth0"))
+}
+
+/// `roce-perf --cm`: no TCP connection of its own, by IPv4 and IPv6, also link-local.
 pub(crate) fn the_measuring_tool(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--devices", "2"])?;
     let refused = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--cm"], LIMIT)?.failure()?;
     ensure!(refused.contains("is `roce-perf serve --cm` running there?"), "{refused}");
     let server = Server::start(&lab, Host::B, &["--cm"])?;
-    for peer in [PEER_IPV4, PEER_IPV6, "10.11.0.2"] {
+    for peer in [PEER_IPV4, PEER_IPV6, "10.11.0.2", &link_local(&lab, Host::B)?] {
         perf::transfer_all(&lab, peer, "1M", &["--cm"])?;
         for op in ["send", "write"] {
             perf::run(&lab, Host::A, &["ping", peer, "--cm", "--op", op, "--count", "500"], LIMIT)?;

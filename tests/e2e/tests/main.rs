@@ -119,7 +119,7 @@ const TESTS: &[(&str, Test)] = tests! {
         memory_that_cannot_be_mapped eight_threads_on_the_same_objects an_ordinary_user_of_the_group a_program_with_an_epoll_of_its_own;
     connections: librdmacm_opened_in_each_way programs_of_librdmacm programs_of_rsockets perftest datagrams_and_groups the_tests_of_rdma_core a_host_with_itself
         a_port_without_a_listener a_killed_program_and_a_killed_daemon killed_programs_leave_nothing a_dead_daemon_removes_the_device lost_datagrams
-        an_orderly_stop_is_told_to_all_peers limits_of_the_config_and_refusals_are_told the_measuring_tool
+        an_orderly_stop_is_told_to_all_peers an_orderly_stop_learns_of_neighbors limits_of_the_config_and_refusals_are_told the_measuring_tool
         a_flood_of_management_datagrams;
     frameworks: ucx open_mpi;
     examples: first connection two_hosts send_recv datagram shared_receive read rc_write;

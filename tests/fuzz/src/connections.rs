@@ -1,5 +1,5 @@
-//! Target `connections`: calls of two programs about identifiers, and datagrams of two peers, in any
-//! order.
+//! Target `connections`: calls of two programs about identifiers, and datagrams of two peers, in
+//! any order.
 //!
 //! Numbers in calls and datagrams are mostly those that exist. Each call gives a result and no
 //! panic; a datagram is answered by two at most; no event names an identifier that is not there;
@@ -225,6 +225,7 @@ impl Machine {
     }
 
     fn settle(&mut self) {
+        self.ids.admit_postponed(&mut self.network, self.now);
         self.take_sent();
         while let Some(event) = self.ids.poll_event() {
             self.check(&event);

@@ -168,6 +168,4 @@ calls! {
     87 SetCmOption(SetCmOptionRequest) -> Nothing;
     /// Sends an event to the identifier's own channel.
     88 WriteCmEvent(WriteCmEventRequest) -> Nothing;
-    /// Addresses of an identifier.
-    89 QueryCm(Handle) -> CmRoute;
 }
