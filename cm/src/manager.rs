@@ -76,6 +76,9 @@ const ORPHANS_MAX: usize = 1 << 14;
 /// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
 
+/// How long a peer that has not confirmed is disconnected: some repetitions, for there may be none.
+const WITHDRAWN: Duration = Duration::from_secs(10);
+
 /// How long a DREQ counts as under way: 32,000 a second are told to a peer with a program that does
 /// not answer them. A guess: more than a control thread serves.
 const DREQ_COUNTED: Duration = Duration::from_millis(2);
@@ -211,6 +214,11 @@ impl ConnectionManager {
         self.connections.is_empty()
     }
 
+    /// No event of a connection comes any more.
+    pub(crate) fn is_silent(&self, id: CommId) -> bool {
+        self.connections.get(&id).is_none_or(|connection| connection.is_orphan)
+    }
+
     /// State of a connection.
     pub fn state(&self, id: CommId) -> Option<CmState> {
         self.connections.get(&id).map(|connection| connection.state)
@@ -292,10 +300,15 @@ impl ConnectionManager {
                 self.tell(id, CmEvent::Unreachable { id });
                 self.forget(id);
             }
-            CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived => {
+            CmState::ReqReceived => {
                 self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
                 self.tell(id, CmEvent::Unreachable { id });
                 self.enter_time_wait(id, now);
+            }
+            CmState::RepSent | CmState::MraRepReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
+                self.tell(id, CmEvent::Unreachable { id });
+                self.withdraw(id, WITHDRAWN, now);
             }
         }
     }

@@ -98,7 +98,9 @@ impl ConnectionManager {
                 self.send(to, transaction, CmMessage::Mra(mra));
             }
             // It was refused, and the refusal was lost.
-            (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => self.send_again(to, mad),
+            (CmState::TimeWait | CmState::DreqSent, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => {
+                self.send_again(to, mad);
+            }
             // The REP is repeated by its own timer.
             _ => {}
         }

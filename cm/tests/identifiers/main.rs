@@ -414,6 +414,38 @@ fn either_side_gives_an_attempt_up_before_it_is_established() {
     world.end();
 }
 
+/// The confirmation of the peer is lost, and so is the refusal.
+#[test]
+fn a_peer_that_has_confirmed_is_told_that_the_attempt_was_given_up() {
+    let ways: [fn(&mut World, IdKey); 3] = [
+        |world, passive| world.ids[1].reject(passive, 0, b"", world.now).expect("it is not established"),
+        |world, passive| world.destroy(1, passive),
+        |world, _| world.run(66 * SECOND),
+    ];
+    for (at, give_up) in ways.into_iter().enumerate() {
+        let mut world = World::new();
+        world.listen(IdService::Reliable, 0);
+        let active = world.routed(IdService::Reliable);
+        world.connect(active, b"");
+        let passive = world.next(1).key;
+        world.ids[1].accept(passive, 555, &parameters(77), b"", world.now).expect("it was requested");
+        assert_eq!(world.next(0).kind, EventKind::ConnectResponse);
+        world.drops = |_, mad| matches!(mad.message, CmMessage::Rtu(_) | CmMessage::Rej(_));
+        world.ids[0].confirm(active, world.now).expect("it was accepted");
+        give_up(&mut world, passive);
+        world.run(2 * SECOND);
+        assert_eq!(world.next(0).kind, EventKind::Disconnected, "{at}");
+        world.ids[0].disconnect(active, world.now).expect("the peer has");
+        world.run(10 * SECOND);
+        assert_eq!(world.next(0).kind, EventKind::TimeWaitExit, "{at}");
+        world.nothing(0);
+        let told: Vec<_> = world.events[1].iter().map(|event| event.kind).collect();
+        assert_eq!(told, if at == 2 { vec![EventKind::Unreachable] } else { vec![] }, "nothing else, {at}");
+        world.events[1].clear();
+        world.end();
+    }
+}
+
 #[test]
 fn a_call_that_cannot_continue_an_attempt_refuses_it() {
     let mut world = World::new();

@@ -17,6 +17,7 @@ mod application;
 mod arriving;
 mod check;
 mod connection;
+mod connections;
 mod counting;
 mod drain;
 mod earlier;
@@ -44,7 +45,11 @@ mod traffic;
 mod violation;
 mod world;
 
-pub use self::{table::Table, violation::Violation};
+pub use self::{
+    connections::{ConnectionOutcome, ConnectionTally, NAMES, run_connections, run_crowd},
+    table::Table,
+    violation::Violation,
+};
 
 /// Result of one seed.
 #[derive(Debug)]
