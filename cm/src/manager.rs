@@ -467,7 +467,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Refuses a connection by a message of ours about `message`.
+    /// Refuses a connection by a message of ours about `message`, and again if that shows that the
+    /// REJ was lost.
     fn send_rej(&mut self, id: CommId, message: RejectedMessage, reason: u16) {
         let Some(connection) = self.connections.get(&id) else { return };
         let mut rej = Rej {
@@ -483,6 +484,9 @@ impl ConnectionManager {
             rej.info = AdditionalInfo::new(&self.ca(connection.peer.device).0.to_be_bytes());
         }
         let (to, transaction) = (connection.peer, connection.transaction);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+        }
         self.send(to, transaction, CmMessage::Rej(rej));
     }
 

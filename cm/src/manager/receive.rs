@@ -202,6 +202,8 @@ impl ConnectionManager {
         }
         match (connection.state, connection.answer) {
             (CmState::Established, Some(rtu)) => self.send_again(to, rtu),
+            // It was refused, and the refusal was lost.
+            (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => self.send_again(to, mad),
             (CmState::RepReceived, _) => {
                 let mra = CmMessage::Mra(Mra::new(id, rep.local, RejectedMessage::Rep, time::MRA_SERVICE_TIMEOUT));
                 if let Some(connection) = self.connections.get_mut(&id) {
@@ -223,7 +225,14 @@ impl ConnectionManager {
                 self.set_deadline(id, None);
                 self.tell(id, CmEvent::Established { id });
             }
-            _ => self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1,
+            state => {
+                // The peer has confirmed an attempt that was given up.
+                let (to, answer) = (connection.peer, connection.answer);
+                self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1;
+                if let (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) = (state, answer) {
+                    self.send_again(to, mad);
+                }
+            }
         }
     }
 
@@ -272,7 +281,13 @@ impl ConnectionManager {
 
     fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {
         let id = dreq.remote;
-        let known = self.connections.get(&id).filter(|it| it.peer == from && it.remote == dreq.local);
+        let of_peer = self.connections.get(&id).filter(|it| it.peer == from);
+        // It has overtaken the REP, which makes a connection that has to be ended. It comes again.
+        if of_peer.is_some_and(|it| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived)) {
+            self.counters.out_of_state += 1;
+            return;
+        }
+        let known = of_peer.filter(|it| it.remote == dreq.local);
         let Some(connection) = known else {
             self.counters.unknown += 1;
             // Nothing else ends the peer's repetitions.

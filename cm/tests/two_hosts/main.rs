@@ -428,6 +428,60 @@ fn a_lost_refusal_is_given_again() {
     assert_eq!(world.refused, 1);
 }
 
+/// A program accepts and ends. Its REJ is lost, and the DREQ overtakes the REP: a peer that answered
+/// it would not be told any more that the connection it is about to establish is over.
+#[test]
+fn a_disconnect_that_overtakes_the_acceptance_is_not_answered() {
+    let mut managers = [0, 1].map(|host| manager(host, 18, 10));
+    managers[1].listen(SERVICE, 10).expect("free");
+    let mut now = Duration::from_secs(1);
+    let active = managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+    managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+    let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+    managers[1].destroy(passive, now).expect("it is there");
+    pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+    managers[0].on_datagram(address(0), &rep, now);
+    assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { .. })));
+    managers[0].confirm(active, [0; 224], now).expect("it waits for that");
+    for _ in 0..2 {
+        now += Duration::from_millis(300);
+        managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+    }
+    assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: active, timed_out: false }));
+}
+
+/// Of each end that gives up: the message that is answered by the refusal comes again.
+#[test]
+fn a_lost_refusal_of_a_program_that_ends_is_given_again() {
+    for gives_up in [0, 1] {
+        let mut managers = [0, 1].map(|host| manager(host, 19, 10));
+        managers[1].listen(SERVICE, 10).expect("free");
+        let now = Duration::from_secs(1);
+        let active = managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+        let req = managers[0].poll_transmit().expect("a REQ").mad.to_bytes();
+        managers[1].on_datagram(address(1), &req, now);
+        let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+        let again = if gives_up == 0 {
+            managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+            let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+            managers[0].on_datagram(address(0), &rep, now);
+            assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { .. })));
+            rep
+        } else {
+            req
+        };
+        managers[gives_up].destroy([active, passive][gives_up], now).expect("it is there");
+        pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+        managers[gives_up].on_datagram(address(gives_up), &again, now);
+        pass(&mut managers, now, |_| false);
+        let told = managers[1 - gives_up].poll_event();
+        assert!(matches!(told, Some(CmEvent::Rejected { .. })), "{gives_up}: {told:?}");
+    }
+}
+
 #[test]
 fn a_listener_hears_that_the_peer_has_given_up() {
     let mut world = World::new(12, Faults::default());
