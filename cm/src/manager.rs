@@ -69,8 +69,8 @@ pub struct CmConfig {
     pub connections_max: usize,
 }
 
-/// Connections without their program, at most.
-const ORPHANS_MAX: usize = 1 << 14;
+/// Connections without their program, at most: this part of all. By default a user has half of that.
+const ORPHANS_PART: usize = 2;
 
 /// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet.
 /// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
@@ -460,7 +460,7 @@ impl ConnectionManager {
     fn keep_orphan(&mut self, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| it.orphan_place.is_none()) else { return };
         connection.orphan_place = Some(self.orphans.add(connection.account, id));
-        if self.orphans.count() > ORPHANS_MAX
+        if self.orphans.count() > (self.connections_max / ORPHANS_PART).max(1)
             && let Some(oldest) = self.orphans.oldest_of_most()
         {
             self.forget(oldest);

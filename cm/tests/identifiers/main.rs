@@ -309,7 +309,7 @@ fn requests_of_peers_count_against_the_user_that_listens() {
 #[test]
 fn refused_requests_of_a_user_take_no_places_of_others() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 40_000 }, 1000);
+    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 1 << 15 }, 1000);
     let owners = [(OWNER, 7), (OwnerId(2), 8)];
     for (at, (owner, account)) in owners.into_iter().enumerate() {
         let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
