@@ -69,7 +69,8 @@ pub struct CmConfig {
     pub connections_max: usize,
 }
 
-/// Connections without their program, at most: this part of all. By default a user has half of that.
+/// Connections without their program, at most: this part of all. By default a user has half of
+/// that.
 const ORPHANS_PART: usize = 2;
 
 /// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet.

@@ -66,9 +66,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// The attempt of a peer that was accepted is given up, after a REJ. The peer may have confirmed:
-    /// if that was lost, and the REJ as well, it would take the connection for established for ever.
-    /// So it is disconnected, without the program.
+    /// Gives up the attempt of a peer that was accepted, after a REJ. The peer may have confirmed: if
+    /// that was lost, and the REJ as well, it would take the connection for established for ever. So
+    /// it is disconnected, without the program.
     pub(super) fn withdraw(&mut self, id: CommId, most: Duration, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.is_orphan = true;

@@ -295,8 +295,8 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
     assert_eq!(manager.len(), 1 << 14);
 }
 
-/// A program of a user that has as many identifiers as it may: each peer is told, also if that takes
-/// several tries.
+/// A program of a user that has as many identifiers as it may: each peer is told, also if that
+/// takes several tries.
 #[test]
 fn all_connections_of_the_largest_program_go_on_without_it() {
     let mut manager = manager(0, 18, 1 << 17);
@@ -439,8 +439,8 @@ fn a_lost_refusal_is_given_again() {
     assert_eq!(world.refused, 1);
 }
 
-/// A program accepts and ends. Its REJ is lost, and the DREQ overtakes the REP: a peer that answered
-/// it would not be told any more that the connection it is about to establish is over.
+/// A program accepts and ends. Its REJ is lost, and the DREQ overtakes the REP: a peer that
+/// answered it would not be told any more that the connection it is about to establish is over.
 #[test]
 fn a_disconnect_that_overtakes_the_acceptance_is_not_answered() {
     let mut managers = [0, 1].map(|host| manager(host, 18, 10));

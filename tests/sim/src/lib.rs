@@ -12,6 +12,8 @@
 //! become, which bytes must reach which place in which order, and how it must end; the checkers
 //! compare that with the frames that leave the endpoints, those that reach them, and their
 //! completions and events.
+//!
+//! [`run_make`] has peers of other makes, [`run_connections`] the connection manager.
 
 mod application;
 mod arriving;

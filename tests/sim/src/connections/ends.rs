@@ -72,6 +72,8 @@ pub(crate) struct End {
     pub(crate) told_exit: bool,
     /// The identifier is destroyed.
     pub(crate) gone: Option<Duration>,
+    /// Its last call was refused.
+    pub(crate) is_call_refused: bool,
     /// The queue pair is to fail, for the peer is not there.
     pub(crate) fails: bool,
 }
@@ -101,11 +103,16 @@ impl End {
             told_end: None,
             told_exit: false,
             gone: None,
+            is_call_refused: false,
             fails: false,
         }
     }
 
-    /// When it ended, in whatever way.
+    fn peer_queue_pair(&self) -> PeerQueuePair {
+        (self.host, self.peer_host, self.is_ipv6, self.peer_qpn)
+    }
+
+    /// When it ended, in any way.
     pub(crate) fn finished(&self) -> Option<Duration> {
         [self.over, self.gone].into_iter().flatten().min()
     }
@@ -116,6 +123,11 @@ impl End {
     }
 }
 
+/// A queue pair of a peer, as a host knows it: by host, peer and its address, and number. The
+/// same number at another address of the peer is another one to a connection manager: strangers
+/// must not name those of others.
+pub(crate) type PeerQueuePair = (usize, usize, bool, u32);
+
 /// All ends of a seed.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
@@ -125,8 +137,10 @@ pub(crate) struct Ends {
     pub(crate) here: BTreeSet<usize>,
     /// The last passive end of each active one.
     pub(crate) passive_of: BTreeMap<usize, usize>,
-    /// Ends that believe a peer's queue pair connected: by host, peer and number.
-    believing: BTreeMap<(usize, usize, u32), usize>,
+    /// Ends that believe a peer's queue pair connected.
+    believing: BTreeMap<PeerQueuePair, usize>,
+    /// Queue pairs in the REQs and REPs that came long after they were sent.
+    confused: BTreeSet<PeerQueuePair>,
     /// Times of crashes.
     crashes: Vec<(usize, Duration)>,
     /// Times without a device.
@@ -159,21 +173,30 @@ impl Ends {
         }
         let of = &self.all[end];
         if of.believes() && of.service != IdService::Datagram {
-            self.believing.insert((of.host, of.peer_host, of.peer_qpn), end);
+            self.believing.insert(of.peer_queue_pair(), end);
         }
     }
 
     fn doubt(&mut self, end: usize) {
-        let of = &self.all[end];
-        let key = (of.host, of.peer_host, of.peer_qpn);
+        let key = self.all[end].peer_queue_pair();
         if self.believing.get(&key) == Some(&end) {
             self.believing.remove(&key);
         }
     }
 
     /// The end that believes a peer's queue pair connected.
-    pub(crate) fn believer(&self, host: usize, peer: usize, qpn: u32) -> Option<usize> {
-        self.believing.get(&(host, peer, qpn)).copied()
+    pub(crate) fn believer(&self, peer: PeerQueuePair) -> Option<usize> {
+        self.believing.get(&peer).copied()
+    }
+
+    /// A REQ or REP came to `host` when its queue pair number may have been another connection's:
+    /// that one looks as if its peer had forgotten it.
+    pub(crate) fn confuse(&mut self, peer: PeerQueuePair) {
+        self.confused.insert(peer);
+    }
+
+    pub(crate) fn is_confused(&self, end: &End) -> bool {
+        self.confused.contains(&end.peer_queue_pair())
     }
 
     /// The identifier is destroyed, or its host has crashed.

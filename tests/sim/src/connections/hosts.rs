@@ -9,6 +9,7 @@ use super::{
     agenda::Act,
     audit::INTERVAL,
     check::conversation::Conversation,
+    ends::Stage,
     machine::Machine,
     manners::up_to,
     steps::owner_of,
@@ -131,6 +132,12 @@ impl World {
         self.ends.on_outage(host, self.now, until);
         self.agenda.put(until, Act::Return(host));
         self.machines[host].ids.on_device_removal(DEVICE, self.now);
+        // Programs are told nothing about requests that they have not accepted.
+        let requested =
+            |end: &&usize| (self.ends.all[**end].host, self.ends.all[**end].stage) == (host, Stage::Requested);
+        for end in self.ends.here.iter().filter(requested).copied().collect::<Vec<_>>() {
+            self.ends.set_stage(end, Stage::Over, self.now);
+        }
         self.flush(host)
     }
 

@@ -18,6 +18,7 @@ use crate::random::Random;
 pub(crate) struct Flight {
     pub(crate) from: usize,
     pub(crate) to: usize,
+    pub(crate) sent: Duration,
     pub(crate) frame: Vec<u8>,
 }
 

@@ -100,8 +100,7 @@ impl Machine {
     pub(crate) fn datagram(&mut self, frame: &[u8], now: Duration) -> Option<(PeerAddress, [u8; mad::BYTES])> {
         self.endpoint.on_frame(nanos(now), &[frame], &mut NoMemory);
         let datagram = self.endpoint.poll_management()?;
-        let from =
-            PeerAddress { device: DEVICE, vlan: datagram.vlan, local: datagram.local, remote: datagram.remote };
+        let from = PeerAddress { device: DEVICE, vlan: datagram.vlan, local: datagram.local, remote: datagram.remote };
         Some((from, datagram.bytes))
     }
 

@@ -18,17 +18,8 @@ pub(crate) enum MadKind {
 }
 
 impl MadKind {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Req,
-        Self::Mra,
-        Self::Rej,
-        Self::Rep,
-        Self::Rtu,
-        Self::Dreq,
-        Self::Drep,
-        Self::SidrReq,
-        Self::SidrRep,
-    ];
+    pub(crate) const ALL: [Self; 9] =
+        [Self::Req, Self::Mra, Self::Rej, Self::Rep, Self::Rtu, Self::Dreq, Self::Drep, Self::SidrReq, Self::SidrRep];
 }
 
 /// A message.

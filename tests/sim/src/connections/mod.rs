@@ -2,9 +2,9 @@
 //! management datagram.
 //!
 //! ```text
-//!   programs ─► calls ─► Identifiers ─► MADs ─► queue pair 1 ─► frames ─► links ─► queue pair 1 ─► Identifiers ─► events ─► programs
-//!      │                                                          │                                             │
-//!      └───────────────────────────── checkers (check/), by calls, frames and events ──────────────────────────┘
+//!   programs ─ calls ─► Identifiers ─ MADs ─► queue pair 1 ─ frames ─► links, and the way back
+//!      │  ◄─── events ───    │                                  │
+//!      └──── checkers (check/): calls, events, datagrams ───────┘
 //! ```
 //!
 //! Two or three hosts have programs that listen, connect, accept, refuse, disconnect, or do none of

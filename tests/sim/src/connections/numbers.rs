@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::random::Random;
 
 /// How long a number rests, as in the daemon.
-const REST: Duration = Duration::from_secs(2);
+pub(crate) const REST: Duration = Duration::from_secs(2);
 
 /// First number of a host: below it numbers are reserved.
 const FIRST: u32 = 0x100;

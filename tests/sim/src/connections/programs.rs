@@ -1,4 +1,4 @@
-//! Programs: what they listen to and ask for, and how they react to events.
+//! Programs: their listeners, their requests, and how they react to events.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -117,7 +117,8 @@ impl World {
         let uid = LISTENING + u64::from(port);
         let is_all = self.random.one_in(2);
         let is_ipv6 = is_all || self.manners.ipv6 == 1_000_000;
-        let at = if is_all { SocketAddr::from(([0_u16; 8], port)) } else { SocketAddr::new(address(host, is_ipv6), port) };
+        let at =
+            if is_all { SocketAddr::from(([0_u16; 8], port)) } else { SocketAddr::new(address(host, is_ipv6), port) };
         let backlog = self.random.pick(&self.manners.backlogs);
         let machine = &mut self.machines[host];
         machine.surroundings.account = super::machine::account_of(OwnerId(program as u32));

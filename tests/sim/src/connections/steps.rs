@@ -52,6 +52,7 @@ impl World {
         if !is_accepted {
             self.ends.tally.count(Count::CallsRefused);
             self.ends.set_stage(end, Stage::Over, self.now);
+            self.ends.all[end].is_call_refused = true;
             self.plan(end, Step::Destroy, Duration::from_secs(1));
         }
     }
@@ -67,8 +68,7 @@ impl World {
         let source = self.random.one_in(4).then(|| SocketAddr::new(address(of.host, of.is_ipv6), 0));
         let key = of.key;
         self.ends.set_stage(end, Stage::Resolving, self.now);
-        let resolved =
-            machine.ids.resolve_address(key, source, to, NEIGHBOR, &mut machine.surroundings, self.now);
+        let resolved = machine.ids.resolve_address(key, source, to, NEIGHBOR, &mut machine.surroundings, self.now);
         self.note(end, resolved.is_ok());
     }
 

@@ -36,7 +36,7 @@ pub const NAMES: [&str; TALLIED] = [
 /// Number of counts.
 const TALLIED: usize = 27;
 
-/// What is counted, in the order of [`NAMES`].
+/// An event or a fault, in the order of [`NAMES`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
     Connects,
@@ -75,10 +75,6 @@ pub struct ConnectionTally([u64; TALLIED]);
 impl ConnectionTally {
     pub(crate) const fn count(&mut self, of: Count) {
         self.0[of as usize] += 1;
-    }
-
-    pub(crate) const fn of(&self, count: Count) -> u64 {
-        self.0[count as usize]
     }
 
     /// Adds those of another seed.

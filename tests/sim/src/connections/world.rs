@@ -15,8 +15,9 @@ use super::{
     ends::Ends,
     links::{Flight, Links},
     machine::Machine,
-    mad::{self, SeenMad},
+    mad::{self, MadKind, SeenMad},
     manners::Manners,
+    numbers::REST,
     programs::Program,
     surroundings::host_of,
     tally::Count,
@@ -45,7 +46,7 @@ pub(crate) struct World {
     frames: u64,
 }
 
-/// Prints what happens, if that is asked for.
+/// Prints a line about the run, if that is asked for.
 macro_rules! trace {
     ($world:expr, $($text:tt)+) => {
         if $world.is_traced() {
@@ -159,6 +160,10 @@ impl World {
             return Ok(());
         };
         trace!(self, "host {} <- {}: {}", flight.to, flight.from, described(&seen));
+        if matches!(seen.kind, MadKind::Req | MadKind::Rep) && self.now - flight.sent >= REST {
+            let is_ipv6 = from.remote[0] != 0;
+            self.ends.confuse((flight.to, flight.from, is_ipv6, seen.qpn));
+        }
         self.receive(flight.to, flight.from, &seen, from, &bytes)
     }
 
@@ -201,7 +206,7 @@ impl World {
             if !self.machines[host].surroundings.has_device {
                 continue;
             }
-            let flight = Flight { from: host, to: peer, frame };
+            let flight = Flight { from: host, to: peer, sent: self.now, frame };
             let fate = self.links.send(flight, seen.kind, self.now, &mut self.ends.tally);
             trace!(self, "host {host} -> {peer}: {} {fate}", described(&seen));
         }

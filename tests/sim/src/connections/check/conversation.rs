@@ -78,13 +78,7 @@ impl Conversation {
         self.check_repetition(seen, peer, now, tally)
     }
 
-    fn check_repetition(
-        &mut self,
-        seen: &SeenMad,
-        peer: usize,
-        now: Duration,
-        tally: &mut ConnectionTally,
-    ) -> Checked {
+    fn check_repetition(&mut self, seen: &SeenMad, peer: usize, now: Duration, tally: &mut ConnectionTally) -> Checked {
         let soonest = match seen.kind {
             MadKind::Req | MadKind::Rep | MadKind::Dreq => Duration::from_millis(250),
             MadKind::SidrReq => Duration::from_secs(4),
@@ -122,8 +116,7 @@ impl Conversation {
 
     /// Counters equal the datagrams.
     pub(crate) fn check_counters(&self, host: usize, counters: &CmCounters) -> Checked {
-        for ((kind, attribute), [sent, repeated, received]) in
-            MadKind::ALL.iter().zip(Attribute::ALL).zip(self.counts)
+        for ((kind, attribute), [sent, repeated, received]) in MadKind::ALL.iter().zip(Attribute::ALL).zip(self.counts)
         {
             let of = counters.of(attribute);
             demand!(
@@ -131,7 +124,8 @@ impl Conversation {
                 "counters",
                 "host {host}: {sent} {kind:?} sent and {received} received, counted are {of:?}"
             );
-            let is_exact = matches!(kind, MadKind::Req | MadKind::Rep | MadKind::Rtu | MadKind::Dreq | MadKind::SidrReq);
+            let is_exact =
+                matches!(kind, MadKind::Req | MadKind::Rep | MadKind::Rtu | MadKind::Dreq | MadKind::SidrReq);
             demand!(
                 !is_exact || of.repeated == repeated,
                 "counters",

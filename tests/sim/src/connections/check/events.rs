@@ -7,7 +7,7 @@ use roced_cm::identifiers::{EventKind, IdEvent, IdService};
 
 use crate::{
     connections::{
-        ends::{End, Ends, Side, Stage},
+        ends::{End, Ends, PeerQueuePair, Side, Stage},
         numbers::end_of,
         surroundings::host_of,
         tally::Count,
@@ -23,8 +23,8 @@ pub(crate) struct Listener {
     pub(crate) service: IdService,
 }
 
-/// An unanswered REQ is given up after 16 times 4.608 s, a REP or DREQ after 16 times 4.096 s; a REP
-/// may have less time where many wait.
+/// An unanswered REQ is given up after 16 times 4.608 s, a REP or DREQ after 16 times 4.096 s; a
+/// REP may have less time where many wait.
 const REQ_PATIENCE: Duration = Duration::from_millis(73_728);
 const DREQ_PATIENCE: Duration = Duration::from_millis(65_536);
 const REP_PATIENCE: Duration = Duration::from_secs(4);
@@ -32,7 +32,8 @@ const REP_PATIENCE: Duration = Duration::from_secs(4);
 /// Shortest TIMEWAIT of paths without an ACK timeout of the program.
 const TIMEWAIT: Duration = Duration::from_millis(512);
 
-/// Reason of a REJ.
+/// Reasons of a REJ.
+const GIVEN_UP: i32 = 4;
 const NO_LISTENER: i32 = 8;
 const STALE: i32 = 10;
 
@@ -111,6 +112,7 @@ impl Ends {
             event.parameters.qpn.get(),
         );
         let (peer, qpn, service, is_ipv6) = (of.host, of.qpn, of.service, of.is_ipv6);
+        let has_ack_timeout = of.has_ack_timeout;
         demand!(self.at(host, event.key).is_none(), "events", "host {host}: {:?} is in use", event.key);
         let before = self.passive_of.get(&active).map(|passive| &self.all[*passive]);
         if let Some(before) = before.filter(|_| service != IdService::Datagram) {
@@ -118,11 +120,12 @@ impl Ends {
             demand!(!lives, "twin", "end {active} asks twice at a time: {before:?}");
         }
         if service != IdService::Datagram {
-            self.check_new_queue_pair(host, peer, qpn)?;
+            self.check_new_queue_pair((host, peer, is_ipv6, qpn))?;
         }
         let mut end = End::new(host, listener.program, event.key, Side::Passive, service);
         (end.peer_host, end.port, end.partner, end.peer_qpn) = (peer, listener.port, Some(active), qpn);
         (end.psns, end.is_ipv6) = ([event.starting_psn, event.remote_starting_psn], is_ipv6);
+        end.has_ack_timeout = has_ack_timeout;
         let passive = self.add(end);
         self.passive_of.insert(active, passive);
         self.tally.count(Count::KnownByData);
@@ -130,12 +133,12 @@ impl Ends {
     }
 
     /// No program takes the queue pair of a new connection for one of another connection.
-    fn check_new_queue_pair(&self, host: usize, peer: usize, qpn: u32) -> Checked {
-        let believer = self.believer(host, peer, qpn);
+    fn check_new_queue_pair(&self, of: PeerQueuePair) -> Checked {
+        let believer = self.believer(of);
         demand!(
             believer.is_none(),
             "qpn-alive",
-            "host {host}: a connection with queue pair {qpn} of host {peer}, which end {believer:?} has: {:?}",
+            "a connection with queue pair {of:?}, which end {believer:?} has: {:?}",
             believer.map(|end| &self.all[end])
         );
         Ok(())
@@ -154,7 +157,7 @@ impl Ends {
             "end {end} and end {passive} have PSNs {psns:?} and {:?}",
             other.psns
         );
-        self.check_new_queue_pair(of.host, of.peer_host, qpn)?;
+        self.check_new_queue_pair((of.host, of.peer_host, of.is_ipv6, qpn))?;
         let of = &mut self.all[end];
         (of.partner, of.peer_qpn, of.psns) = (Some(passive), qpn, psns);
         self.set_stage(end, Stage::Answered, now);
@@ -193,12 +196,19 @@ impl Ends {
         let Some(partner) = self.all[end].partner else { return false };
         let other = &self.all[partner];
         let is_others = other.partner.is_some_and(|of| of != end);
-        other.finished().is_some() || other.disconnected.is_some() || is_others
+        other.finished().is_some()
+            || other.disconnected.is_some()
+            || is_others
+            || self.is_confused(&self.all[end])
+            || self.is_confused(other)
     }
 
     fn on_rejected(&mut self, end: usize, status: i32, now: Duration) -> Checked {
         let of = &self.all[end];
-        let refused = self.passive_of.get(&end).is_some_and(|passive| self.all[*passive].finished().is_some());
+        let refused = || {
+            let mut asked = self.all.iter().filter(|other| other.side == Side::Passive && other.partner == Some(end));
+            asked.any(|other| other.finished().is_some())
+        };
         let is_reused = || {
             let mut others = self.all.iter().enumerate();
             others.any(|(at, other)| at != end && (other.host, other.qpn) == (of.host, of.qpn))
@@ -206,7 +216,8 @@ impl Ends {
         let fits = match (of.stage, status) {
             (_, STALE) => of.side == Side::Passive || is_reused(),
             (Stage::Asking, NO_LISTENER) => true,
-            (Stage::Asking, _) => refused || of.service == IdService::Unreliable,
+            (Stage::Asking, GIVEN_UP) => self.passive_of.contains_key(&end),
+            (Stage::Asking, _) => refused() || of.service == IdService::Unreliable,
             _ => self.has_reason(end),
         };
         demand!(fits, "reason", "end {end} is refused with {status}: {of:?}, {:?}", of.partner.map(|it| &self.all[it]));
@@ -225,6 +236,7 @@ impl Ends {
         let patience = match (of.side, of.service) {
             (_, IdService::Datagram) if status > 0 => Duration::ZERO,
             (_, IdService::Datagram) => DREQ_PATIENCE,
+            (Side::Active, _) if of.has_ack_timeout => DREQ_PATIENCE,
             (Side::Active, _) => REQ_PATIENCE,
             (Side::Passive, _) => REP_PATIENCE,
         };
@@ -280,6 +292,8 @@ fn is_legal(of: &End, kind: EventKind) -> bool {
         EventKind::Established => of.stage == if is_datagram { Asking } else { Accepted },
         EventKind::Rejected => !is_datagram && matches!(of.stage, Asking | Answered | Accepted | Open),
         EventKind::Unreachable => matches!(of.stage, Asking | Accepted),
+        // The program's confirmation came late: it was refused, and the end is told all the same.
+        EventKind::Disconnected if of.is_call_refused => of.told_end.is_none(),
         EventKind::Disconnected => !is_datagram && matches!(of.stage, Answered | Accepted | Open),
         EventKind::TimeWaitExit => of.told_end.is_some() && !of.told_exit,
         EventKind::DeviceRemoval => true,

@@ -1,5 +1,5 @@
-//! Nothing is left of programs that are gone, by the reports of a host and by what the next
-//! programs get.
+//! Nothing is left of programs that are gone, by the reports of a host and by the calls of other
+//! programs.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Ports of listeners.
 pub(crate) const PORTS: [u16; 4] = [7001, 7002, 7003, 7004];
 
-/// A port of the ephemeral ones.
+/// Port spaces of listeners.
 const PORT_SPACES: [PortSpace; 2] = [PortSpace::Tcp, PortSpace::Udp];
 
 /// Everything has ended, and enough time has passed.
