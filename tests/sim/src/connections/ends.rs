@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -60,6 +61,8 @@ pub(crate) struct End {
     pub(crate) psns: [u32; 2],
     /// The program set an ACK timeout.
     pub(crate) has_ack_timeout: bool,
+    /// Passive: the peer asked.
+    pub(crate) began: Duration,
     /// It asked for the connection, or accepted it.
     pub(crate) acted: Option<Duration>,
     pub(crate) opened: Option<Duration>,
@@ -96,6 +99,7 @@ impl End {
             has_queue_pair: false,
             psns: [0; 2],
             has_ack_timeout: false,
+            began: Duration::ZERO,
             acted: None,
             opened: None,
             disconnected: None,
@@ -139,6 +143,8 @@ pub(crate) struct Ends {
     pub(crate) passive_of: BTreeMap<usize, usize>,
     /// Ends that believe a peer's queue pair connected.
     believing: BTreeMap<PeerQueuePair, usize>,
+    /// Ends by their addresses, and whether they are of the port space of datagrams.
+    pub(crate) four_tuples: BTreeMap<(bool, SocketAddr, SocketAddr), usize>,
     /// Queue pairs in the REQs and REPs that came long after they were sent.
     confused: BTreeSet<PeerQueuePair>,
     /// Times of crashes.

@@ -135,6 +135,7 @@ impl World {
         let is_question = of.service == IdService::Datagram && of.side == Side::Active;
         if rejected.is_ok() || !is_question {
             self.ends.set_stage(end, Stage::Over, self.now);
+            self.ends.all[end].is_call_refused = rejected.is_err();
         }
         self.plan(end, Step::Destroy, Duration::from_secs(3));
     }

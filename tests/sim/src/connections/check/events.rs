@@ -29,6 +29,9 @@ const REQ_PATIENCE: Duration = Duration::from_millis(73_728);
 const DREQ_PATIENCE: Duration = Duration::from_millis(65_536);
 const REP_PATIENCE: Duration = Duration::from_secs(4);
 
+/// The question for a datagram service is kept for longer, and so is its answer.
+const ANSWER_KEPT: Duration = Duration::from_secs(60);
+
 /// Shortest TIMEWAIT of paths without an ACK timeout of the program.
 const TIMEWAIT: Duration = Duration::from_millis(512);
 
@@ -54,7 +57,7 @@ impl Ends {
                 demand!(false, "events", "host {host}: a request for {:?}, which does not listen", event.owner);
                 return Ok(None);
             };
-            return self.on_request(host, event, listener).map(Some);
+            return self.on_request(host, event, listener, now).map(Some);
         }
         let Some(end) = self.at(host, event.key) else {
             let is_of_listener = listener.is_some() && event.kind == EventKind::DeviceRemoval;
@@ -74,7 +77,10 @@ impl Ends {
         demand!(is_legal, "events", "{:?} (status {}) of end {end}: {of:?}", event.kind, event.status);
         match event.kind {
             EventKind::AddressResolved => self.set_stage(end, Stage::Resolved, now),
-            EventKind::RouteResolved => self.set_stage(end, Stage::Routed, now),
+            EventKind::RouteResolved => {
+                self.check_port(end, event)?;
+                self.set_stage(end, Stage::Routed, now);
+            }
             EventKind::AddressError => {
                 self.tally.count(Count::NoNeighbor);
                 self.set_stage(end, Stage::Over, now);
@@ -91,7 +97,13 @@ impl Ends {
         Ok(Some(end))
     }
 
-    fn on_request(&mut self, host: usize, event: &IdEvent, listener: Listener) -> Result<usize, Violation> {
+    fn on_request(
+        &mut self,
+        host: usize,
+        event: &IdEvent,
+        listener: Listener,
+        now: Duration,
+    ) -> Result<usize, Violation> {
         let length = if listener.service == IdService::Datagram { 180 } else { 56 };
         demand!(event.private_data_bytes == length, "data", "{} bytes with a request", event.private_data_bytes);
         let asking = end_of(&event.private_data[..length.into()]);
@@ -114,10 +126,8 @@ impl Ends {
         let (peer, qpn, service, is_ipv6) = (of.host, of.qpn, of.service, of.is_ipv6);
         let has_ack_timeout = of.has_ack_timeout;
         demand!(self.at(host, event.key).is_none(), "events", "host {host}: {:?} is in use", event.key);
-        let before = self.passive_of.get(&active).map(|passive| &self.all[*passive]);
-        if let Some(before) = before.filter(|_| service != IdService::Datagram) {
-            let lives = before.gone.is_none() && matches!(before.stage, Stage::Accepted | Stage::Open);
-            demand!(!lives, "twin", "end {active} asks twice at a time: {before:?}");
+        if let Some(before) = self.passive_of.get(&active).map(|passive| &self.all[*passive]) {
+            demand!(!self.is_known(before, now), "twin", "end {active} asks twice at a time: {before:?}");
         }
         if service != IdService::Datagram {
             self.check_new_queue_pair((host, peer, is_ipv6, qpn))?;
@@ -125,11 +135,21 @@ impl Ends {
         let mut end = End::new(host, listener.program, event.key, Side::Passive, service);
         (end.peer_host, end.port, end.partner, end.peer_qpn) = (peer, listener.port, Some(active), qpn);
         (end.psns, end.is_ipv6) = ([event.starting_psn, event.remote_starting_psn], is_ipv6);
-        end.has_ack_timeout = has_ack_timeout;
+        (end.has_ack_timeout, end.began) = (has_ack_timeout, now);
         let passive = self.add(end);
         self.passive_of.insert(active, passive);
         self.tally.count(Count::KnownByData);
         Ok(passive)
+    }
+
+    /// A repetition of the request of an end is one: the connection is there, or the answer about a
+    /// datagram service is kept.
+    fn is_known(&self, of: &End, now: Duration) -> bool {
+        if of.service != IdService::Datagram {
+            return of.gone.is_none() && matches!(of.stage, Stage::Accepted | Stage::Open);
+        }
+        let since = of.finished().unwrap_or(of.began);
+        !of.is_call_refused && now - since < ANSWER_KEPT && !self.was_disturbed(of.host, since, now)
     }
 
     /// No program takes the queue pair of a new connection for one of another connection.
@@ -141,6 +161,19 @@ impl Ends {
             "a connection with queue pair {of:?}, which end {believer:?} has: {:?}",
             believer.map(|end| &self.all[end])
         );
+        Ok(())
+    }
+
+    /// No two connections have the same ports and addresses.
+    fn check_port(&mut self, end: usize, event: &IdEvent) -> Checked {
+        let (Some(source), Some(destination)) = (event.route.source, event.route.destination) else {
+            demand!(false, "port", "end {end} has no addresses: {:?}", event.route);
+            return Ok(());
+        };
+        let is_datagram = self.all[end].service == IdService::Datagram;
+        let before = self.four_tuples.insert((is_datagram, source, destination), end);
+        let other = before.filter(|before| self.here.contains(before));
+        demand!(other.is_none(), "port", "end {end} has the addresses of end {other:?}: {source}, {destination}");
         Ok(())
     }
 
