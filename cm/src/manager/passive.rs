@@ -134,6 +134,7 @@ impl ConnectionManager {
         private_data: [u8; 148],
         now: Duration,
     ) -> Result<(), CmError> {
+        self.now = now;
         let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
         let message = match connection.state {
             CmState::ReqReceived => RejectedMessage::Req,

@@ -172,10 +172,20 @@ impl ConnectionManager {
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
             return self.on_rep_again(id, rep);
         }
+        // It was refused as stale. Whether the other connection is over by now changes nothing: the
+        // peer has heard of the refusal.
+        if let Some(mad @ Mad { message: CmMessage::Rej(rej), .. }) = connection.answer
+            && rej.remote == rep.local
+        {
+            return self.send_again(from, mad);
+        }
         let key = (from, rep.local_ca, rep.qpn);
         if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
             let mut rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
             rej.local = id;
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+            }
             self.send(from, transaction, CmMessage::Rej(rej));
             return self.end_stale(old, now);
         }

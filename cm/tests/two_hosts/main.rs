@@ -464,6 +464,50 @@ fn a_disconnect_that_overtakes_the_acceptance_is_not_answered() {
     assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: active, timed_out: false }));
 }
 
+/// It was refused because the peer seemed to have another connection of that queue pair, which is
+/// over when the REP comes once more. The peer has heard of the refusal.
+#[test]
+fn an_acceptance_that_was_refused_as_stale_stays_refused() {
+    let mut managers = [0, 1].map(|host| manager(host, 20, 10));
+    managers[1].listen(SERVICE, 10).expect("free");
+    let now = Duration::from_secs(1);
+    let [old, _] = connect(&mut managers, 20);
+    managers[0].confirm(old, [0; 224], now).expect("it was accepted");
+    pass(&mut managers, now, |_| false);
+    // The peer starts again, and takes the same queue pair.
+    managers[1] = manager(1, 21, 10);
+    managers[1].listen(SERVICE, 10).expect("free");
+    while managers[0].poll_event().is_some() {}
+    let active = managers[0].connect(&wanted(SERVICE, 21), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+    managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+    let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+    managers[0].on_datagram(address(0), &rep, now);
+    pass(&mut managers, now, |_| false);
+    assert!(matches!(managers[1].poll_event(), Some(CmEvent::Rejected { .. })));
+    assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: old, timed_out: false }));
+    managers[0].on_datagram(address(0), &rep, now);
+    assert_eq!((managers[0].poll_event(), managers[0].state(active)), (None, Some(CmState::ReqSent)));
+    let again = managers[0].poll_transmit().map(|transmit| transmit.mad.message);
+    assert!(matches!(again, Some(CmMessage::Rej(rej)) if rej.reason == reject_reason::STALE_CONNECTION));
+}
+
+/// Its time begins when it is sent, not at the call before.
+#[test]
+fn a_request_that_follows_one_that_was_given_up_has_its_whole_time() {
+    let mut manager = manager(0, 22, 100);
+    let ids: Vec<CommId> = (0..65)
+        .map(|number| manager.connect(&wanted(SERVICE, 20 + number), Duration::ZERO).expect("there is room"))
+        .collect();
+    let now = Duration::from_secs(100);
+    manager.reject(ids[0], 0, reject_reason::CONSUMER_DEFINED, [0; 148], now).expect("it is not established");
+    for id in &ids[1..64] {
+        manager.destroy(*id, now).expect("it is there");
+    }
+    assert!(manager.poll_timeout() >= Some(now + Duration::from_millis(250)), "{:?}", manager.poll_timeout());
+}
+
 /// Of each end that gives up: the message that is answered by the refusal comes again.
 #[test]
 fn a_lost_refusal_of_a_program_that_ends_is_given_again() {
