@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     agenda::{Act, Step},
-    ends::{End, Side, Stage},
+    ends::{End, Stage},
     tally::Count,
     world::World,
 };
@@ -61,9 +61,12 @@ impl World {
         let other = &self.ends.all[partner];
         let Some(since) = ended(other, end) else { return Ok(()) };
         let until = since.max(opened) + TOLD + slack;
+        // It may have disconnected before, in vain.
+        let since = other.disconnected.unwrap_or(since).min(since);
         let hosts = [of.host, other.host];
         let is_disturbed = self.links.were_cut(hosts[0], hosts[1], since, until)
-            || hosts.iter().any(|host| self.ends.was_disturbed(*host, since, until));
+            || hosts.iter().any(|host| self.ends.was_disturbed(*host, since, until))
+            || self.manners.has_few_places();
         if is_disturbed {
             self.ends.all[end].fails = true;
             self.ends.tally.count(Count::Failed);
@@ -73,20 +76,6 @@ impl World {
         demand!(self.now <= until, "half-open", "end {end} was not told of the end: {of:?}, {other:?}");
         Ok(())
     }
-
-    /// No end is established unless its peer is.
-    pub(crate) fn check_settled(&mut self) -> Checked {
-        self.audit()?;
-        for end in &self.ends.here {
-            let of = &self.ends.all[*end];
-            if of.stage == Stage::Open {
-                let other = of.partner.map(|partner| &self.ends.all[partner]);
-                let is_open = other.is_some_and(|other| is_counterpart(other, *end));
-                demand!(is_open, "half-open", "end {end} has no peer: {of:?}, {other:?}");
-            }
-        }
-        Ok(())
-    }
 }
 
 /// When an end was not there any more for another one.
@@ -94,12 +83,6 @@ fn ended(of: &End, other: usize) -> Option<Duration> {
     // It is established with another one, or never was with this one.
     let is_others = of.partner.is_some_and(|partner| partner != other);
     of.finished().or_else(|| of.acted.filter(|_| is_others))
-}
-
-/// An end that may be confirmed yet counts: its connection manager repeats the REP.
-fn is_counterpart(of: &End, other: usize) -> bool {
-    let is_open = of.stage == Stage::Open || of.side == Side::Passive && of.stage == Stage::Accepted;
-    of.gone.is_none() && of.partner == Some(other) && is_open
 }
 
 /// The rule of a crowd: as many as there are are established at once.

@@ -12,6 +12,9 @@ use crate::{
 /// Loss, parts per million.
 const LOSS: u32 = 20_000;
 
+/// Requests to a port without a listener, before the others: more than are under way at a time.
+const REFUSED: u32 = 128;
+
 /// Time until all are established.
 const ESTABLISHED: Duration = Duration::from_secs(120);
 
@@ -24,9 +27,9 @@ impl Manners {
             programs: 0,
             connects: 1,
             within: Duration::ZERO,
-            queue_pairs: connections as usize + 1,
+            queue_pairs: (connections + REFUSED) as usize,
             connections_max: 131_072,
-            of_account_max: connections + 8,
+            of_account_max: connections + REFUSED + 8,
             ephemeral: 10_000..=65_000,
             backlogs: [0; 3],
             ipv6: 0,
@@ -65,17 +68,26 @@ impl World {
     fn crowd(&mut self, connections: u32) -> Checked {
         self.agenda.put(self.now, Act::Audit);
         let programs = [1, 0].map(|host| self.add_quiet_program(host, self.now));
-        let begin = self.now + Duration::from_millis(1);
-        for _ in 0..connections {
-            self.agenda.put(begin, Act::Ask(programs[1]));
-        }
+        // Refused ones first: they take no places of others.
+        self.manners.nowhere = 1_000_000;
+        self.ask_at_once(programs[1], REFUSED);
+        self.until(self.now + Duration::from_secs(1))?;
+        self.manners.nowhere = 0;
+        self.ask_at_once(programs[1], connections);
         self.until(self.now + ESTABLISHED)?;
         check_all_open(self, connections)?;
         self.kill(programs[1]);
         self.until(self.now + ESTABLISHED)?;
-        self.check_settled()?;
+        self.audit()?;
         let told = self.ends.all.iter().filter(|of| of.told_end.is_some()).count();
         demand!(told == connections as usize, "crowd", "{told} of {connections} peers were told");
         self.finish()
+    }
+
+    fn ask_at_once(&mut self, program: usize, count: u32) {
+        let begin = self.now + Duration::from_millis(1);
+        for _ in 0..count {
+            self.agenda.put(begin, Act::Ask(program));
+        }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Flight {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) sent: Duration,
+    /// Which start of its host sent it.
+    pub(crate) life: u32,
     pub(crate) frame: Vec<u8>,
 }
 

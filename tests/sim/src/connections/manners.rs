@@ -61,7 +61,7 @@ impl Manners {
             hosts: random.pick(&[2, 2, 3]),
             active: seconds(random, &[20, 100, 400]),
             programs: random.within(2, 8),
-            connects: random.pick(&[2, 6, 20]),
+            connects: random.pick(&[2, 6, 20, 20, 100]),
             within: seconds(random, &[0, 1, 30, 300]),
             queue_pairs: random.pick(&[6, 24, 500]),
             connections_max: random.pick(&[10_000, 10_000, 10_000, 12]),
@@ -88,6 +88,13 @@ impl Manners {
             silent: rate(random, &[100_000, 400_000]),
             ack_timeouts: rate(random, &[100_000, 500_000]),
         }
+    }
+}
+
+impl Manners {
+    /// A host may forget a connection of a program that is gone before the peer knows.
+    pub(crate) const fn has_few_places(&self) -> bool {
+        self.connections_max < 1_000
     }
 }
 

@@ -105,7 +105,7 @@ impl World {
         self.agenda.put(self.now + INTERVAL, Act::Audit);
         self.until(self.now + self.manners.active)?;
         self.until(self.now + SETTLED)?;
-        self.check_settled()?;
+        self.audit()?;
         self.finish()
     }
 
@@ -160,7 +160,8 @@ impl World {
             return Ok(());
         };
         trace!(self, "host {} <- {}: {}", flight.to, flight.from, described(&seen));
-        if matches!(seen.kind, MadKind::Req | MadKind::Rep) && self.now - flight.sent >= REST {
+        let is_old = self.now - flight.sent >= REST || flight.life != self.machines[flight.from].life;
+        if matches!(seen.kind, MadKind::Req | MadKind::Rep) && is_old {
             let is_ipv6 = from.remote[0] != 0;
             self.ends.confuse((flight.to, flight.from, is_ipv6, seen.qpn));
         }
@@ -206,7 +207,7 @@ impl World {
             if !self.machines[host].surroundings.has_device {
                 continue;
             }
-            let flight = Flight { from: host, to: peer, sent: self.now, frame };
+            let flight = Flight { from: host, to: peer, sent: self.now, life: self.machines[host].life, frame };
             let fate = self.links.send(flight, seen.kind, self.now, &mut self.ends.tally);
             trace!(self, "host {host} -> {peer}: {} {fate}", described(&seen));
         }

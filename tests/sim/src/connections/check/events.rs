@@ -148,8 +148,10 @@ impl Ends {
         if of.service != IdService::Datagram {
             return of.gone.is_none() && matches!(of.stage, Stage::Accepted | Stage::Open);
         }
-        let since = of.finished().unwrap_or(of.began);
-        !of.is_call_refused && now - since < ANSWER_KEPT && !self.was_disturbed(of.host, since, now)
+        // It was given up before its program decided, or it was answered.
+        let answered = of.finished().filter(|at| *at - of.began < ANSWER_KEPT);
+        let since = answered.unwrap_or(of.began);
+        !of.is_call_refused && now - since < ANSWER_KEPT && !self.was_disturbed(of.host, of.began, now)
     }
 
     /// No program takes the queue pair of a new connection for one of another connection.
