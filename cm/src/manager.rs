@@ -69,12 +69,16 @@ pub struct CmConfig {
     pub connections_max: usize,
 }
 
-/// Connections without their program, at most.
-const ORPHANS_MAX: usize = 1 << 14;
+/// Connections without their program, at most: this part of all. By default a user has half of
+/// that.
+const ORPHANS_PART: usize = 2;
 
 /// Requests to one peer that are under way at a time: sent, not answered, and not repeated yet.
 /// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
+
+/// How long a peer that has not confirmed is disconnected: some repetitions, for there may be none.
+const WITHDRAWN: Duration = Duration::from_secs(10);
 
 /// How long a DREQ counts as under way: 32,000 a second are told to a peer with a program that does
 /// not answer them. A guess: more than a control thread serves.
@@ -214,6 +218,11 @@ impl ConnectionManager {
         self.connections.is_empty() && self.confirmed.is_empty()
     }
 
+    /// No event of a connection comes any more.
+    pub(crate) fn is_silent(&self, id: CommId) -> bool {
+        self.connections.get(&id).is_none_or(|connection| connection.is_orphan)
+    }
+
     /// State of a connection.
     pub fn state(&self, id: CommId) -> Option<CmState> {
         self.connections.get(&id).map(|connection| connection.state)
@@ -295,10 +304,15 @@ impl ConnectionManager {
                 self.tell(id, CmEvent::Unreachable { id });
                 self.forget(id);
             }
-            CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived => {
+            CmState::ReqReceived => {
                 self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
                 self.tell(id, CmEvent::Unreachable { id });
                 self.enter_time_wait(id, now);
+            }
+            CmState::RepSent | CmState::MraRepReceived => {
+                self.send_rej(id, RejectedMessage::Other, reject_reason::TIMEOUT);
+                self.tell(id, CmEvent::Unreachable { id });
+                self.withdraw(id, WITHDRAWN, now);
             }
         }
     }
@@ -450,14 +464,15 @@ impl ConnectionManager {
     fn keep_orphan(&mut self, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| it.orphan_place.is_none()) else { return };
         connection.orphan_place = Some(self.orphans.add(connection.account, id));
-        if self.orphans.count() > ORPHANS_MAX
+        if self.orphans.count() > (self.connections_max / ORPHANS_PART).max(1)
             && let Some(oldest) = self.orphans.oldest_of_most()
         {
             self.forget(oldest);
         }
     }
 
-    /// Refuses a connection by a message of ours about `message`.
+    /// Refuses a connection by a message of ours about `message`, and again if that shows that the
+    /// REJ was lost.
     fn send_rej(&mut self, id: CommId, message: RejectedMessage, reason: u16) {
         let Some(connection) = self.connections.get(&id) else { return };
         let mut rej = Rej {
@@ -473,6 +488,9 @@ impl ConnectionManager {
             rej.info = AdditionalInfo::new(&self.ca(connection.peer.device).0.to_be_bytes());
         }
         let (to, transaction) = (connection.peer, connection.transaction);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+        }
         self.send(to, transaction, CmMessage::Rej(rej));
     }
 

@@ -136,9 +136,10 @@ impl Identifiers {
         }
     }
 
-    /// The number of a connection that has ended may be given to another one.
+    /// The number of a connection that has ended may be given to another one, also when its program
+    /// hears nothing of that.
     pub(super) fn forget_ended(&mut self, connection: CommId) {
-        if self.manager.state(connection).is_none()
+        if self.manager.is_silent(connection)
             && let Some(key) = self.by_connection.remove(&connection)
             && let Some(id) = self.ids.get_mut(&key)
         {

@@ -55,7 +55,7 @@ impl ConnectionManager {
             }
             CmState::RepSent | CmState::MraRepReceived => {
                 self.send_rej(id, RejectedMessage::Other, reject_reason::CONSUMER_DEFINED);
-                self.enter_time_wait(id, now);
+                self.send_dreq(id, now);
             }
             CmState::Established => self.send_dreq(id, now),
             CmState::DreqReceived => self.send_drep(id, now),
@@ -66,14 +66,29 @@ impl ConnectionManager {
         Ok(())
     }
 
+    /// Gives up the attempt of a peer that was accepted, after a REJ. The peer may have confirmed: if
+    /// that was lost, and the REJ as well, it would take the connection for established for ever. So
+    /// it is disconnected, without the program.
+    pub(super) fn withdraw(&mut self, id: CommId, most: Duration, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_orphan = true;
+        self.send_dreq_for(id, most, now);
+        self.keep_orphan(id);
+    }
+
     pub(super) fn send_dreq(&mut self, id: CommId, now: Duration) {
+        self.send_dreq_for(id, Duration::MAX, now);
+    }
+
+    /// Sends a DREQ, and again for as long as the peer may need, but no longer than `most`.
+    fn send_dreq_for(&mut self, id: CommId, most: Duration, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.state = CmState::DreqSent;
         let dreq =
             Dreq { local: id, remote: connection.remote, remote_qpn: connection.remote_qpn, private_data: [0; 220] };
         let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
         // The connections of a program that ends, thousands at a time, are more than queues hold.
-        self.ask(id, CmMessage::Dreq(dreq), now, total);
+        self.ask(id, CmMessage::Dreq(dreq), now, total.min(most));
     }
 
     pub(super) fn send_drep(&mut self, id: CommId, now: Duration) {

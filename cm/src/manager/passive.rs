@@ -139,7 +139,8 @@ impl ConnectionManager {
     }
 
     /// Refuses a connection before it is established, on either side, for a program of user
-    /// `account`. It is forgotten, and no event of it comes any more, except the end of TIMEWAIT.
+    /// `account`. It is forgotten, and no event of it comes any more, except the end of TIMEWAIT if
+    /// this end had not accepted it.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].
@@ -151,6 +152,7 @@ impl ConnectionManager {
         private_data: [u8; 148],
         now: Duration,
     ) -> Result<(), CmError> {
+        self.now = now;
         let connection = self.connections.get(&id).ok_or(CmError::Unknown)?;
         let message = match connection.state {
             CmState::ReqReceived => RejectedMessage::Req,
@@ -171,11 +173,16 @@ impl ConnectionManager {
             return Ok(());
         }
         // A REQ that comes again, for the REJ was lost, is answered in the same way.
+        let is_accepted = self.state(id).is_some_and(|it| matches!(it, CmState::RepSent | CmState::MraRepReceived));
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
         }
         self.note_refused_connection(id, Some(account), RefusalCause::ByProgram(reason));
-        self.enter_time_wait(id, now);
+        if is_accepted {
+            self.withdraw(id, Duration::MAX, now);
+        } else {
+            self.enter_time_wait(id, now);
+        }
         Ok(())
     }
 

@@ -114,7 +114,9 @@ impl ConnectionManager {
                 self.send(to, transaction, CmMessage::Mra(mra));
             }
             // It was refused, and the refusal was lost.
-            (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => self.send_again(to, mad),
+            (CmState::TimeWait | CmState::DreqSent, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => {
+                self.send_again(to, mad);
+            }
             // The REP is repeated by its own timer.
             _ => {}
         }
@@ -186,10 +188,20 @@ impl ConnectionManager {
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
             return self.on_rep_again(id, rep);
         }
+        // It was refused as stale. Whether the other connection is over by now changes nothing: the
+        // peer has heard of the refusal.
+        if let Some(mad @ Mad { message: CmMessage::Rej(rej), .. }) = connection.answer
+            && rej.remote == rep.local
+        {
+            return self.send_again(from, mad);
+        }
         let key = (from, rep.local_ca, rep.qpn);
         if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
             let mut rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
             rej.local = id;
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+            }
             self.send(from, transaction, CmMessage::Rej(rej));
             return self.end_stale(old, now);
         }
@@ -216,6 +228,8 @@ impl ConnectionManager {
         }
         match (connection.state, connection.answer) {
             (CmState::Established, Some(rtu)) => self.send_again(to, rtu),
+            // It was refused, and the refusal was lost.
+            (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => self.send_again(to, mad),
             (CmState::RepReceived, _) => {
                 let mra = CmMessage::Mra(Mra::new(id, rep.local, RejectedMessage::Rep, time::MRA_SERVICE_TIMEOUT));
                 if let Some(connection) = self.connections.get_mut(&id) {
@@ -243,7 +257,14 @@ impl ConnectionManager {
                 // The program has said before that the connection is established.
                 self.mark_confirmed(id);
             }
-            _ => self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1,
+            state => {
+                // The peer has confirmed an attempt that was given up.
+                let (to, answer) = (connection.peer, connection.answer);
+                self.counters.of_mut(crate::wire::Attribute::Rtu).duplicates += 1;
+                if let (CmState::TimeWait, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) = (state, answer) {
+                    self.send_again(to, mad);
+                }
+            }
         }
     }
 
@@ -292,7 +313,13 @@ impl ConnectionManager {
 
     fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {
         let id = dreq.remote;
-        let known = self.connections.get(&id).filter(|it| it.peer == from && it.remote == dreq.local);
+        let of_peer = self.connections.get(&id).filter(|it| it.peer == from);
+        // It has overtaken the REP, which makes a connection that has to be ended. It comes again.
+        if of_peer.is_some_and(|it| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived)) {
+            self.counters.out_of_state += 1;
+            return;
+        }
+        let known = of_peer.filter(|it| it.remote == dreq.local);
         let Some(connection) = known else {
             self.counters.unknown += 1;
             // Nothing else ends the peer's repetitions.

@@ -310,7 +310,7 @@ fn requests_of_peers_count_against_the_user_that_listens() {
 #[test]
 fn refused_requests_of_a_user_take_no_places_of_others() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 40_000 }, 1000);
+    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 1 << 15 }, 1000);
     let owners = [(OWNER, 7), (OwnerId(2), 8)];
     for (at, (owner, account)) in owners.into_iter().enumerate() {
         let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
@@ -413,6 +413,38 @@ fn either_side_gives_an_attempt_up_before_it_is_established() {
     let (_, passive) = world.connected();
     assert_eq!(world.ids[1].reject(passive, 0, b"", world.now), Err(CmErrno::Invalid), "it is established");
     world.end();
+}
+
+/// The confirmation of the peer is lost, and so is the refusal.
+#[test]
+fn a_peer_that_has_confirmed_is_told_that_the_attempt_was_given_up() {
+    let ways: [fn(&mut World, IdKey); 3] = [
+        |world, passive| world.ids[1].reject(passive, 0, b"", world.now).expect("it is not established"),
+        |world, passive| world.destroy(1, passive),
+        |world, _| world.run(66 * SECOND),
+    ];
+    for (at, give_up) in ways.into_iter().enumerate() {
+        let mut world = World::new();
+        world.listen(IdService::Reliable, 0);
+        let active = world.routed(IdService::Reliable);
+        world.connect(active, b"");
+        let passive = world.next(1).key;
+        world.ids[1].accept(passive, 555, &parameters(77), b"", world.now).expect("it was requested");
+        assert_eq!(world.next(0).kind, EventKind::ConnectResponse);
+        world.drops = |_, mad| matches!(mad.message, CmMessage::Rtu(_) | CmMessage::Rej(_));
+        world.ids[0].confirm(active, world.now).expect("it was accepted");
+        give_up(&mut world, passive);
+        world.run(2 * SECOND);
+        assert_eq!(world.next(0).kind, EventKind::Disconnected, "{at}");
+        world.ids[0].disconnect(active, world.now).expect("the peer has");
+        world.run(10 * SECOND);
+        assert_eq!(world.next(0).kind, EventKind::TimeWaitExit, "{at}");
+        world.nothing(0);
+        let told: Vec<_> = world.events[1].iter().map(|event| event.kind).collect();
+        assert_eq!(told, if at == 2 { vec![EventKind::Unreachable] } else { vec![] }, "nothing else, {at}");
+        world.events[1].clear();
+        world.end();
+    }
 }
 
 #[test]

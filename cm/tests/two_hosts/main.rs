@@ -248,49 +248,60 @@ fn the_peer_of_a_program_that_ends_is_told() {
     }
 }
 
-/// More connections of ended programs than are kept, to a peer that is gone: those of the user that
-/// has most are forgotten.
+/// A connection of a program of user `account` that ends, to a peer that is gone.
+fn end_one(manager: &mut ConnectionManager, account: u32, number: u32) -> CommId {
+    let wanted = Connect { account, ..wanted(SERVICE, 16 + number) };
+    // The DREQs before it are not waited for any more.
+    let now = Duration::from_millis(3) * number;
+    manager.on_timeout(now);
+    while manager.poll_transmit().is_some() {}
+    let id = manager.connect(&wanted, now).expect("there is room");
+    let CmMessage::Req(req) = manager.poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
+    let rep = Rep {
+        local: CommId(number),
+        remote: req.local,
+        qkey: 0,
+        qpn: Qpn::from_wire(16 + number),
+        eecn: 0,
+        ece_vendor: 0,
+        starting_psn: 0,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 15,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry_count: 7,
+        srq: false,
+        local_ca: CaGuid(101),
+        private_data: [0; 196],
+    };
+    let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Rep(rep) };
+    manager.on_datagram(address(0), &mad.to_bytes(), now);
+    manager.confirm(id, [0; 224], now).expect("it was accepted");
+    manager.destroy(id, now).expect("it is there");
+    while manager.poll_transmit().is_some() || manager.poll_event().is_some() {}
+    id
+}
+
+/// More connections of ended programs than are kept: those of the user that has most are
+/// forgotten.
 #[test]
 fn a_user_with_many_ended_programs_takes_no_places_of_others() {
-    let mut manager = manager(0, 18, 40_000);
-    let mut end_one = |account, number: u32| {
-        let wanted = Connect { account, ..wanted(SERVICE, 16 + number) };
-        // The DREQs before it are not waited for any more.
-        let now = Duration::from_millis(3) * number;
-        manager.on_timeout(now);
-        while manager.poll_transmit().is_some() {}
-        let id = manager.connect(&wanted, now).expect("there is room");
-        let CmMessage::Req(req) = manager.poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
-        let rep = Rep {
-            local: CommId(number),
-            remote: req.local,
-            qkey: 0,
-            qpn: Qpn::from_wire(16 + number),
-            eecn: 0,
-            ece_vendor: 0,
-            starting_psn: 0,
-            responder_resources: 1,
-            initiator_depth: 1,
-            target_ack_delay: 15,
-            failover_accepted: 0,
-            flow_control: false,
-            rnr_retry_count: 7,
-            srq: false,
-            local_ca: CaGuid(101),
-            private_data: [0; 196],
-        };
-        let mad = Mad { transaction: TransactionId(1), modifier: 0, message: CmMessage::Rep(rep) };
-        manager.on_datagram(address(0), &mad.to_bytes(), now);
-        manager.confirm(id, [0; 224], now).expect("it was accepted");
-        manager.destroy(id, now).expect("it is there");
-        while manager.poll_transmit().is_some() || manager.poll_event().is_some() {}
-        id
-    };
-    let of_one = end_one(1, 1);
-    let of_other: Vec<CommId> = (2..17_000).map(|number| end_one(2, number)).collect();
+    let mut manager = manager(0, 18, 1 << 15);
+    let of_one = end_one(&mut manager, 1, 1);
+    let of_other: Vec<CommId> = (2..17_000).map(|number| end_one(&mut manager, 2, number)).collect();
     assert_eq!(manager.state(of_one), Some(CmState::DreqSent), "the only one of its user");
     assert_eq!(manager.state(of_other[0]), None, "the oldest of the other");
     assert_eq!(manager.len(), 1 << 14);
+}
+
+/// A program of a user that has as many identifiers as it may: each peer is told, also if that
+/// takes several tries.
+#[test]
+fn all_connections_of_the_largest_program_go_on_without_it() {
+    let mut manager = manager(0, 18, 1 << 17);
+    let ended: Vec<CommId> = (1..=20_000).map(|number| end_one(&mut manager, 1, number)).collect();
+    assert!(ended.iter().all(|id| manager.state(*id) == Some(CmState::DreqSent)));
 }
 
 /// Passes all messages of both hosts, but for those that are dropped.
@@ -426,6 +437,104 @@ fn a_lost_refusal_is_given_again() {
     assert!(world.managers[1].poll_transmit().is_some() && world.refused == 0, "lost");
     world.run(Duration::from_secs(1));
     assert_eq!(world.refused, 1);
+}
+
+/// A program accepts and ends. Its REJ is lost, and the DREQ overtakes the REP: a peer that
+/// answered it would not be told any more that the connection it is about to establish is over.
+#[test]
+fn a_disconnect_that_overtakes_the_acceptance_is_not_answered() {
+    let mut managers = [0, 1].map(|host| manager(host, 18, 10));
+    managers[1].listen(SERVICE, 10).expect("free");
+    let mut now = Duration::from_secs(1);
+    let active = managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+    managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+    let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+    managers[1].destroy(passive, now).expect("it is there");
+    pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+    managers[0].on_datagram(address(0), &rep, now);
+    assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { .. })));
+    managers[0].confirm(active, [0; 224], now).expect("it waits for that");
+    for _ in 0..2 {
+        now += Duration::from_millis(300);
+        managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+    }
+    assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: active, timed_out: false }));
+}
+
+/// It was refused because the peer seemed to have another connection of that queue pair, which is
+/// over when the REP comes once more. The peer has heard of the refusal.
+#[test]
+fn an_acceptance_that_was_refused_as_stale_stays_refused() {
+    let mut managers = [0, 1].map(|host| manager(host, 20, 10));
+    managers[1].listen(SERVICE, 10).expect("free");
+    let now = Duration::from_secs(1);
+    let [old, _] = connect(&mut managers, 20);
+    managers[0].confirm(old, [0; 224], now).expect("it was accepted");
+    pass(&mut managers, now, |_| false);
+    // The peer starts again, and takes the same queue pair.
+    managers[1] = manager(1, 21, 10);
+    managers[1].listen(SERVICE, 10).expect("free");
+    while managers[0].poll_event().is_some() {}
+    let active = managers[0].connect(&wanted(SERVICE, 21), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+    managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+    let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+    managers[0].on_datagram(address(0), &rep, now);
+    pass(&mut managers, now, |_| false);
+    assert!(matches!(managers[1].poll_event(), Some(CmEvent::Rejected { .. })));
+    assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: old, timed_out: false }));
+    managers[0].on_datagram(address(0), &rep, now);
+    assert_eq!((managers[0].poll_event(), managers[0].state(active)), (None, Some(CmState::ReqSent)));
+    let again = managers[0].poll_transmit().map(|transmit| transmit.mad.message);
+    assert!(matches!(again, Some(CmMessage::Rej(rej)) if rej.reason == reject_reason::STALE_CONNECTION));
+}
+
+/// Its time begins when it is sent, not at the call before.
+#[test]
+fn a_request_that_follows_one_that_was_given_up_has_its_whole_time() {
+    let mut manager = manager(0, 22, 100);
+    let ids: Vec<CommId> = (0..65)
+        .map(|number| manager.connect(&wanted(SERVICE, 20 + number), Duration::ZERO).expect("there is room"))
+        .collect();
+    let now = Duration::from_secs(100);
+    manager.reject(ids[0], 0, reject_reason::CONSUMER_DEFINED, [0; 148], now).expect("it is not established");
+    for id in &ids[1..64] {
+        manager.destroy(*id, now).expect("it is there");
+    }
+    assert!(manager.poll_timeout() >= Some(now + Duration::from_millis(250)), "{:?}", manager.poll_timeout());
+}
+
+/// Of each end that gives up: the message that is answered by the refusal comes again.
+#[test]
+fn a_lost_refusal_of_a_program_that_ends_is_given_again() {
+    for gives_up in [0, 1] {
+        let mut managers = [0, 1].map(|host| manager(host, 19, 10));
+        managers[1].listen(SERVICE, 10).expect("free");
+        let now = Duration::from_secs(1);
+        let active = managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+        let req = managers[0].poll_transmit().expect("a REQ").mad.to_bytes();
+        managers[1].on_datagram(address(1), &req, now);
+        let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+        let again = if gives_up == 0 {
+            managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+            let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+            managers[0].on_datagram(address(0), &rep, now);
+            assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { .. })));
+            rep
+        } else {
+            req
+        };
+        managers[gives_up].destroy([active, passive][gives_up], now).expect("it is there");
+        pass(&mut managers, now, |message| matches!(message, CmMessage::Rej(_)));
+        managers[gives_up].on_datagram(address(gives_up), &again, now);
+        pass(&mut managers, now, |_| false);
+        let told = managers[1 - gives_up].poll_event();
+        assert!(matches!(told, Some(CmEvent::Rejected { .. })), "{gives_up}: {told:?}");
+    }
 }
 
 #[test]

@@ -12,11 +12,14 @@
 //! become, which bytes must reach which place in which order, and how it must end; the checkers
 //! compare that with the frames that leave the endpoints, those that reach them, and their
 //! completions and events.
+//!
+//! [`run_make`] has peers of other makes, [`run_connections`] the connection manager.
 
 mod application;
 mod arriving;
 mod check;
 mod connection;
+mod connections;
 mod counting;
 mod drain;
 mod earlier;
@@ -44,7 +47,11 @@ mod traffic;
 mod violation;
 mod world;
 
-pub use self::{table::Table, violation::Violation};
+pub use self::{
+    connections::{ConnectionOutcome, ConnectionTally, NAMES, run_connections, run_crowd},
+    table::Table,
+    violation::Violation,
+};
 
 /// Result of one seed.
 #[derive(Debug)]

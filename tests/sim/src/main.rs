@@ -13,7 +13,7 @@ use std::{
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use roced_sim::{MAKES, MakeOutcome, Outcome, Table, Violation};
+use roced_sim::{ConnectionOutcome, ConnectionTally, MAKES, MakeOutcome, Outcome, Table, Violation};
 
 /// Seeds from which on every operation must have met every fault.
 const FULL_RUN: u64 = 5_000;
@@ -42,6 +42,12 @@ struct Arguments {
     /// End after so many.
     #[arg(long, value_name = "N", default_value_t = 10)]
     violations: usize,
+    /// Seeds of the connection manager alone.
+    #[arg(long)]
+    connections: bool,
+    /// So many connections at once, in each seed of the connection manager.
+    #[arg(long, value_name = "N", requires = "connections")]
+    crowd: Option<u32>,
 }
 
 /// Results of all threads.
@@ -54,16 +60,53 @@ struct Sum {
     /// Frames with peers of other makes, and seeds of each make.
     make_frames: u64,
     makes: [u64; MAKES.len()],
+    /// Frames and events of connections.
+    connection_frames: u64,
+    tally: ConnectionTally,
     violations: Vec<String>,
+}
+
+impl Sum {
+    /// Adds the results of a seed, and returns its violations.
+    fn add(
+        &mut self,
+        outcome: Option<Outcome>,
+        with_make: Option<MakeOutcome>,
+        connections: ConnectionOutcome,
+    ) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        if let Some(outcome) = outcome {
+            self.table.add(&outcome.table);
+            self.frames += outcome.frames;
+            self.qps = (self.qps.0.min(outcome.qps), self.qps.1.max(outcome.qps));
+            if outcome.violation.is_none() {
+                self.fewest = self.fewest.min(outcome.frames);
+            }
+            violations.extend(outcome.violation);
+        }
+        if let Some(with_make) = with_make {
+            self.make_frames += with_make.frames;
+            with_make.make.into_iter().for_each(|make| self.makes[make] += 1);
+            violations.extend(with_make.violation);
+        }
+        self.connection_frames += connections.frames;
+        self.tally.add(&connections.tally);
+        violations.extend(connections.violation);
+        violations
+    }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(seed) = arguments.seed {
-        return one(seed, arguments.trace);
+        return one(seed, &arguments);
     }
     let started = Instant::now();
     let sum = many(&arguments);
+    if arguments.connections {
+        println!("{} seeds of connections, {:.1} s", arguments.seeds, started.elapsed().as_secs_f64());
+        return report(&arguments, &sum, true);
+    }
     println!("{}", sum.table);
     println!(
         "{} seeds, {} frames (at least {} a seed), {} to {} queue pairs, {:.1} s",
@@ -86,10 +129,21 @@ fn main() -> ExitCode {
     for (operation, fault) in &zeros {
         println!("never happened: {operation} with {fault}");
     }
+    report(&arguments, &sum, zeros.is_empty() && rare.is_empty())
+}
+
+/// Reports connections, and all violations.
+fn report(arguments: &Arguments, sum: &Sum, is_full: bool) -> ExitCode {
+    println!("connections, {} frames: {}", sum.connection_frames, sum.tally);
+    let is_long = arguments.seeds >= FULL_RUN && arguments.crowd.is_none();
+    let zeros = if is_long { sum.tally.zeros() } else { Vec::new() };
+    for name in &zeros {
+        println!("never happened to a connection: {name}");
+    }
     for violation in &sum.violations {
         println!("{violation}");
     }
-    if sum.violations.is_empty() && zeros.is_empty() && rare.is_empty() {
+    if sum.violations.is_empty() && zeros.is_empty() && is_full {
         println!("no violation");
         ExitCode::SUCCESS
     } else {
@@ -117,6 +171,19 @@ fn run_make(seed: u64, trace: bool) -> MakeOutcome {
     })
 }
 
+/// The same with connections.
+fn run_connections(seed: u64, crowd: Option<u32>, trace: bool) -> ConnectionOutcome {
+    let run = || match crowd {
+        Some(connections) => roced_sim::run_crowd(seed, connections, trace),
+        None => roced_sim::run_connections(seed, trace),
+    };
+    catch_unwind(run).unwrap_or_else(|_| ConnectionOutcome {
+        frames: 0,
+        tally: ConnectionTally::default(),
+        violation: Some(panicked()),
+    })
+}
+
 fn panicked() -> Violation {
     Violation { checker: "panic", text: "an assertion failed, see above".to_owned() }
 }
@@ -126,12 +193,21 @@ fn told(seed: u64, violation: &Violation) -> String {
     format!("violation of {}: seed {seed}: {}", violation.checker, violation.text)
 }
 
-fn one(seed: u64, trace: bool) -> ExitCode {
-    let outcome = run(seed, trace);
-    println!("seed {seed}: {} frames, {} queue pairs", outcome.frames, outcome.qps);
-    let violation = outcome.violation.or_else(|| {
-        let MakeOutcome { frames, make, violation } = run_make(seed, trace);
-        println!("seed {seed}: {frames} frames with make {:?}", make.map(|make| MAKES[make]));
+fn one(seed: u64, arguments: &Arguments) -> ExitCode {
+    let trace = arguments.trace;
+    let mut violation = None;
+    if !arguments.connections {
+        let outcome = run(seed, trace);
+        println!("seed {seed}: {} frames, {} queue pairs", outcome.frames, outcome.qps);
+        violation = outcome.violation.or_else(|| {
+            let MakeOutcome { frames, make, violation } = run_make(seed, trace);
+            println!("seed {seed}: {frames} frames with make {:?}", make.map(|make| MAKES[make]));
+            violation
+        });
+    }
+    let violation = violation.or_else(|| {
+        let ConnectionOutcome { frames, tally, violation } = run_connections(seed, arguments.crowd, trace);
+        println!("seed {seed}: {frames} frames of connections: {tally}");
         violation
     });
     let Some(violation) = violation else { return ExitCode::SUCCESS };
@@ -160,18 +236,15 @@ fn many(arguments: &Arguments) -> Sum {
                     if seed >= arguments.seeds {
                         break;
                     }
-                    let outcome = run(seed, false);
-                    let with_make = run_make(seed, false);
+                    let (outcome, with_make) = if arguments.connections {
+                        (None, None)
+                    } else {
+                        (Some(run(seed, false)), Some(run_make(seed, false)))
+                    };
+                    let connections = run_connections(seed, arguments.crowd, false);
                     let mut sum = sum.lock().expect("no thread panics while it adds");
-                    sum.table.add(&outcome.table);
-                    sum.frames += outcome.frames;
-                    sum.qps = (sum.qps.0.min(outcome.qps), sum.qps.1.max(outcome.qps));
-                    if outcome.violation.is_none() {
-                        sum.fewest = sum.fewest.min(outcome.frames);
-                    }
-                    sum.make_frames += with_make.frames;
-                    with_make.make.into_iter().for_each(|make| sum.makes[make] += 1);
-                    for violation in outcome.violation.iter().chain(&with_make.violation) {
+                    let violations = sum.add(outcome, with_make, connections);
+                    for violation in &violations {
                         sum.violations.push(told(seed, violation));
                         if arguments.first || sum.violations.len() >= arguments.violations {
                             stop.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! A few seeds in the tests of every day; `roced-sim --seeds 10000` is the long run.
 
-use roced_sim::{FRAMES, MAKES, Table, run, run_make};
+use roced_sim::{ConnectionTally, FRAMES, MAKES, Table, run, run_connections, run_crowd, run_make};
 
 #[test]
 fn no_rule_is_broken() {
@@ -41,4 +41,32 @@ fn a_seed_with_a_make_is_the_same_run_each_time() {
     let (first, second) = (run_make(7, false), run_make(7, false));
     assert_eq!((first.frames, first.make), (second.frames, second.make));
     assert!(first.violation.is_none(), "{:?}", first.violation);
+}
+
+#[test]
+fn no_rule_is_broken_by_connections() {
+    let mut tally = ConnectionTally::default();
+    for seed in 0..600 {
+        let outcome = run_connections(seed, false);
+        if let Some(violation) = outcome.violation {
+            panic!("violation of {}: seed {seed}: {}", violation.checker, violation.text);
+        }
+        tally.add(&outcome.tally);
+    }
+    assert_eq!(tally.zeros(), [""; 0], "everything happens: {tally}");
+}
+
+#[test]
+fn a_seed_with_connections_is_the_same_run_each_time() {
+    for seed in 0..20 {
+        let (first, second) = (run_connections(seed, false), run_connections(seed, false));
+        assert_eq!((first.frames, first.tally), (second.frames, second.tally));
+    }
+}
+
+/// All of one program at once, which is killed then.
+#[test]
+fn ten_thousand_connections_at_once_are_established_and_told_of_the_end() {
+    let outcome = run_crowd(1, 10_000, false);
+    assert!(outcome.violation.is_none(), "{:?}", outcome.violation);
 }
