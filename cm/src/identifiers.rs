@@ -104,7 +104,7 @@ const NUMBER_MAX: u32 = 65_535;
 /// Requests of a listener that its program has not taken, at most.
 const BACKLOG_MAX: u32 = 1024;
 
-/// What an identifier was told to do differently.
+/// Options of an identifier, as far as its program has set any.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
     type_of_service: Option<u8>,
