@@ -44,7 +44,7 @@ use crate::{
     manager::{CmConfig, CmTransmit, ConnectionManager},
     random::{Generator, NumberUse},
     refused::RefusedConnection,
-    wire::{CommId, Mad, PortSpace},
+    wire::{Attribute, CommId, Mad, PortSpace},
 };
 
 /// A program that has identifiers: a session.
@@ -104,7 +104,7 @@ const NUMBER_MAX: u32 = 65_535;
 /// Requests of a listener that its program has not taken, at most.
 const BACKLOG_MAX: u32 = 1024;
 
-/// What an identifier was told to do differently.
+/// Options of an identifier, as far as its program has set any.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
     type_of_service: Option<u8>,
@@ -515,7 +515,10 @@ impl Identifiers {
 
     /// The payload of a datagram to queue pair 1.
     pub fn on_datagram(&mut self, from: PeerAddress, bytes: &[u8], host: &mut impl Host, now: Duration) {
-        if !self.postponed.is_empty()
+        // One in a flood of requests is not read twice: only a refusal takes one back.
+        let is_refusal = bytes.get(16..18) == Some(&Attribute::Rej.number().to_be_bytes()[..]);
+        if is_refusal
+            && !self.postponed.is_empty()
             && let Ok(mad) = Mad::from_bytes(bytes)
         {
             self.postponed.forget(from, &mad.message);

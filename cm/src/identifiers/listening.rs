@@ -221,6 +221,8 @@ impl Identifiers {
             self.manager.ignore(connection, account, RefusalCause::IdentifiersFull);
             return None;
         };
+        // It may have come again while it waited.
+        self.postponed.forget(request.peer, &message);
         self.ids.get_mut(&request.listener)?.waiting += 1;
         let mut id = Identifier::new(0, channel, request.space, request.service);
         id.state = IdState::Connect;

@@ -47,7 +47,7 @@ impl Crowd {
         self.coming.push(request(host, host, self.world.hosts[1].address()));
     }
 
-    /// What is under way arrives, the program takes and accepts all, and peers that exist confirm.
+    /// Messages arrive, the program takes and accepts all requests, and peers that exist confirm.
     fn pass(&mut self) {
         let World { ids: [_, ids], hosts: [_, host], now, .. } = &mut self.world;
         *now += MILLISECOND;
