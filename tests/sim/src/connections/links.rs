@@ -49,7 +49,7 @@ pub(crate) struct Links {
     earlier: u32,
     /// Kinds of message that are lost more often, and how often. Only those that are answers, for
     /// the others are counted on to arrive within some tries.
-    unlucky: Option<(MadKind, u32)>,
+    unlucky: ([MadKind; 2], u32),
     cuts: Vec<Cut>,
     flying: BTreeMap<(Duration, u64), Flight>,
     samples: VecDeque<Flight>,
@@ -58,8 +58,9 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn draw(random: &mut Random, manners: &Manners) -> Self {
-        let unlucky = [MadKind::Rej, MadKind::Rtu, MadKind::Drep, MadKind::Mra];
-        let unlucky = random.one_in(3).then(|| (random.pick(&unlucky), random.pick(&[300_000, 600_000])));
+        let answers = [MadKind::Rej, MadKind::Rtu, MadKind::Drep, MadKind::Mra];
+        let unlucky = [random.pick(&answers), random.pick(&answers)];
+        let more = if random.one_in(3) { random.pick(&[300_000, 600_000]) } else { 0 };
         let is_calm = random.one_in(8);
         let mut rate = |rates: &[u32]| if is_calm || random.one_in(2) { 0 } else { random.pick(rates) };
         let (loss, twice) = (rate(&[10_000, 50_000, 150_000, 300_000]), rate(&[20_000, 200_000]));
@@ -69,7 +70,7 @@ impl Links {
         Self {
             delay: Duration::from_micros(random.pick(&[20, 1_000, 40_000])),
             jitter: Duration::from_micros(random.pick(&[0, 1_000, 100_000])),
-            unlucky: unlucky.filter(|_| !is_calm),
+            unlucky: (unlucky, if is_calm { 0 } else { more }),
             twice,
             late,
             earlier,
@@ -88,7 +89,7 @@ impl Links {
             twice: 0,
             late: 0,
             earlier: 0,
-            unlucky: None,
+            unlucky: ([MadKind::Rej; 2], 0),
             cuts: Vec::new(),
             flying: BTreeMap::new(),
             samples: VecDeque::new(),
@@ -136,7 +137,7 @@ impl Links {
             tally.count(Count::CutOff);
             return "cut off";
         }
-        let unlucky = self.unlucky.filter(|(of, _)| *of == kind).map_or(0, |(_, more)| more);
+        let unlucky = if self.unlucky.0.contains(&kind) { self.unlucky.1 } else { 0 };
         if self.random.chance(self.loss) || self.random.chance(unlucky) {
             tally.count(Count::Lost);
             return "lost";
