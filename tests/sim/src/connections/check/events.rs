@@ -289,7 +289,9 @@ impl Ends {
         let of = &self.all[end];
         if status == TIMED_OUT {
             // Its own DREQ, or one of the connection manager to a peer that has forgotten.
-            let since = of.disconnected.or(of.acted).unwrap_or(now);
+            let is_forgotten = self.is_confused(of) || of.partner.is_some_and(|it| self.all[it].gone.is_some());
+            let own = of.disconnected.filter(|_| !is_forgotten);
+            let since = own.or(of.acted).unwrap_or(now);
             demand!(now - since >= DREQ_PATIENCE, "patience", "end {end} gives up after {:?}", now - since);
             self.tally.count(Count::DreqUnanswered);
         }
