@@ -42,11 +42,16 @@ const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 const STRANGER: u32 = u32::MAX;
 
 /// New ways for strangers at once, and how soon another one.
-const FOR_STRANGERS: WayRate = WayRate { at_once: 256, every: Duration::from_millis(5) };
+const FOR_STRANGERS: AnswerRate = AnswerRate { at_once: 256, every: Duration::from_millis(5) };
 
 /// New ways for answers of connections, which strangers cause as well: a thousand hosts that start
 /// at one moment. How many of them exist, listeners look after.
-const FOR_ANSWERS: WayRate = WayRate { at_once: 1024, every: Duration::from_millis(2) };
+const FOR_ANSWERS: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_millis(2) };
+
+/// Answers to one peer about connections that this host does not have. A flood of datagrams in the
+/// name of a peer would otherwise become a flood of answers to it; they are repeated by a peer that
+/// means them.
+const ABOUT_UNKNOWN: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_micros(250) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -56,6 +61,7 @@ struct MadRoute {
     next: NextHop,
     /// The user that asked for it.
     account: u32,
+    about_unknown: AnswerBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
 }
@@ -66,8 +72,8 @@ pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
     unsent: UnsentMads,
-    for_strangers: WayBudget,
-    for_answers: WayBudget,
+    for_strangers: AnswerBudget,
+    for_answers: AnswerBudget,
     /// The rates do not count.
     has_no_limits: bool,
     /// When unused ways were looked for.
@@ -76,23 +82,23 @@ pub(super) struct MadRoutes {
     pub(super) dropped: u64,
 }
 
-/// A rate of new ways.
+/// A rate of answers, or of new ways for them.
 #[derive(Clone, Copy, Debug)]
-struct WayRate {
+struct AnswerRate {
     at_once: u32,
     every: Duration,
 }
 
-/// New ways that no program asked for, at a bounded rate.
+/// Answers or ways that no program asked for, at a bounded rate.
 #[derive(Debug)]
-struct WayBudget {
-    rate: WayRate,
+struct AnswerBudget {
+    rate: AnswerRate,
     left: u32,
     refilled: Instant,
 }
 
-impl WayBudget {
-    fn new(rate: WayRate) -> Self {
+impl AnswerBudget {
+    fn new(rate: AnswerRate) -> Self {
         Self { rate, left: rate.at_once, refilled: Instant::now() }
     }
 
@@ -115,8 +121,8 @@ impl Default for MadRoutes {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
             unsent: UnsentMads::default(),
-            for_strangers: WayBudget::new(FOR_STRANGERS),
-            for_answers: WayBudget::new(FOR_ANSWERS),
+            for_strangers: AnswerBudget::new(FOR_STRANGERS),
+            for_answers: AnswerBudget::new(FOR_ANSWERS),
             has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,
@@ -142,7 +148,17 @@ impl MadRoutes {
             let source = entry_of(environment.network, &peer)?;
             let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
             self.by_follow.entry(follow).or_default().push(peer);
-            self.ways.insert(peer, MadRoute { follow, next, account, waiting: VecDeque::new(), used: now });
+            self.ways.insert(
+                peer,
+                MadRoute {
+                    follow,
+                    next,
+                    account,
+                    about_unknown: AnswerBudget::new(ABOUT_UNKNOWN),
+                    waiting: VecDeque::new(),
+                    used: now,
+                },
+            );
         }
         let way = self.ways.get_mut(&peer)?;
         way.used = now;
@@ -160,7 +176,8 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
-    /// of those for strangers, or of those for peers of connections.
+    /// of those for strangers, or of those for peers of connections. `is_stranger`: it answers one
+    /// that named no connection of this host.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
@@ -178,6 +195,10 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         };
+        if is_stranger && !way.about_unknown.take() {
+            self.dropped += 1;
+            return;
+        }
         match way.next {
             NextHop::Resolving if way.waiting.len() < WAITING_MAX => way.waiting.push_back(bytes),
             NextHop::Reachable { .. } => {
@@ -274,4 +295,20 @@ fn emit(
     };
     let Ok(path) = Path::new(&spec) else { return false };
     unsent.send(device.worker, OutgoingMad { device: peer.device, path, bytes }, &mut *environment.workers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_a_burst_and_then_one_at_a_time() {
+        let never = Duration::from_secs(3600);
+        let mut budget = AnswerBudget::new(AnswerRate { at_once: 3, every: never });
+        assert_eq!([(); 5].map(|()| budget.take()), [true, true, true, false, false]);
+        budget.refilled -= never;
+        assert_eq!([(); 2].map(|()| budget.take()), [true, false]);
+        budget.refilled -= never * 9;
+        assert_eq!([(); 4].map(|()| budget.take()), [true, true, true, false], "no more than the burst");
+    }
 }
