@@ -36,9 +36,12 @@ const RECEIVED: usize = 4096;
 /// Received datagrams of one share that wait at a time.
 const SHARE: u32 = 256;
 
-/// Shares. Each address has one of them, chosen by a hash with a random key, so that a peer cannot
-/// pick addresses that share with another.
+/// Shares. Each address has one of them for requests and one for all other datagrams, chosen by a
+/// hash with a random key, so that a peer cannot pick addresses that share with another.
 const SHARES: usize = 256;
+
+/// Attribute IDs of REQ and SIDR_REQ (IBTA v1 table 98).
+const REQUESTS: [[u8; 2]; 2] = [[0, 0x10], [0, 0x17]];
 
 /// Datagrams that wait for a worker to send them: 110 KiB. A guess.
 const OUTGOING: usize = 256;
@@ -142,8 +145,11 @@ pub fn mads(workers: usize) -> io::Result<(MadReceiver, Vec<MadSender>)> {
 }
 
 impl SharedMads {
-    fn share_of(&self, address: &[u8; 16]) -> u8 {
-        self.hash.hash_one(address) as u8
+    /// Requests of a peer have another share than everything else: answers in the name of a peer,
+    /// which cost less to forge, leave its requests room.
+    fn share_of(&self, mad: &ReceivedMad) -> u8 {
+        let is_request = REQUESTS.contains(&[mad.bytes[16], mad.bytes[17]]);
+        self.hash.hash_one((mad.remote, is_request)) as u8
     }
 
     /// Atomics count; the queue alone orders the memory of datagrams.
@@ -158,7 +164,7 @@ impl MadSender {
     /// # Errors
     /// [`MadDrop`]: the datagram is dropped.
     pub fn push(&mut self, mad: ReceivedMad) -> Result<(), MadDrop> {
-        let share = self.shared.share_of(&mad.remote);
+        let share = self.shared.share_of(&mad);
         if self.shared.waiting[usize::from(share)].fetch_add(1, Ordering::Relaxed) >= SHARE {
             self.shared.release(share);
             return Err(MadDrop::ShareFull);
@@ -314,12 +320,18 @@ mod tests {
         let flood: Vec<_> = (0..300).map(|number| senders[0].push(mad(1, number as u8))).collect();
         assert_eq!(flood.iter().filter(|pushed| pushed.is_ok()).count(), SHARE as usize);
         assert_eq!(flood.last(), Some(&Err(MadDrop::ShareFull)));
-        let share = |host| receiver.shared.share_of(&mad(host, 0).remote);
+        let share = |host| receiver.shared.share_of(&mad(host, 0));
         let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
         assert_eq!(senders[1].push(mad(other, 7)), Ok(()));
+        let mut request = mad(1, 0);
+        request.bytes[16..18].copy_from_slice(&REQUESTS[0]);
+        let shares = [&request, &mad(1, 0)].map(|mad| receiver.shared.share_of(mad));
+        let is_alike = shares[0] == shares[1];
+        assert_eq!(senders[1].push(request), if is_alike { Err(MadDrop::ShareFull) } else { Ok(()) });
         let mut taken = Vec::new();
         receiver.drain(|mad| taken.push(mad));
-        assert_eq!((taken.len(), taken.last()), (SHARE as usize + 1, Some(&mad(other, 7))));
+        let requests = usize::from(!is_alike);
+        assert_eq!((taken.len(), taken[SHARE as usize]), (SHARE as usize + 1 + requests, mad(other, 7)));
         // Its share is free again.
         assert_eq!(senders[1].push(mad(1, 0)), Ok(()));
     }
@@ -395,7 +407,7 @@ mod tests {
     fn shares_differ_from_start_to_start() {
         let shares = || {
             let (receiver, _) = mads(0).expect("an eventfd");
-            (0..256).map(|host| receiver.shared.share_of(&mad(host, 0).remote)).collect::<Vec<_>>()
+            (0..256).map(|host| receiver.shared.share_of(&mad(host, 0))).collect::<Vec<_>>()
         };
         assert_ne!(shares(), shares());
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -21,23 +21,30 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn accept(at: SocketAddr) -> Result<()> {
     let listener = Listener::bind(at)?;
     say("listening")?;
-    let mut opened: Option<(String, Arc<ProtectionDomain>)> = None;
+    let opened = Arc::default();
     loop {
         let Some(request) = listener.next(Duration::from_secs(1))? else { continue };
-        let device = request.device()?;
-        if opened.as_ref().is_none_or(|(name, _)| *name != device) {
-            opened = Some((device.clone(), Arc::new(Device::open(&device)?.protection_domain()?)));
-        }
-        let (_, pd) = opened.as_ref().expect("just opened");
-        let pd = Arc::clone(pd);
+        let opened = Arc::clone(&opened);
         // One that is not confirmed, for its sender does not exist, keeps none from the others.
-        thread::spawn(move || serve(&pd, request));
+        thread::spawn(move || serve(&opened, request));
     }
 }
 
+/// The only device.
+type Opened = OnceLock<ProtectionDomain>;
+
+fn open<'a>(opened: &'a Opened, request: &ConnectionRequest) -> Result<&'a ProtectionDomain> {
+    if let Some(pd) = opened.get() {
+        return Ok(pd);
+    }
+    let pd = Device::open(&request.device()?)?.protection_domain()?;
+    Ok(opened.get_or_init(|| pd))
+}
+
 /// One connection, until its peer ends it.
-fn serve(pd: &ProtectionDomain, request: ConnectionRequest) {
+fn serve(opened: &Opened, request: ConnectionRequest) {
     let served = || -> Result<bool> {
+        let pd = open(opened, &request)?;
         let cq = pd.device().completion_queue(1)?;
         let qp = pd.queue_pair(&cq, &cq).create()?;
         Ok(request.accept(&qp, &ConnectionOptions::default())?.wait_for_end(PATIENCE)?)
