@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -48,6 +48,10 @@ const CALL_SECONDS: u64 = 20;
 /// microseconds, and a wake-up costs ten times that. Beside threads that compute it sleeps at once.
 const LOOK: Duration = Duration::from_micros(50);
 
+/// Calls of all threads that are under way at a time, others wait: the daemon ends a session that
+/// does not read its replies, and a socket has room for some hundred.
+const UNDER_WAY_MAX: usize = 16;
+
 /// Maximum number of file descriptors in one reply: two memfds and an eventfd for each of 64
 /// workers.
 const FDS_MAX: usize = 66;
@@ -67,8 +71,11 @@ pub(crate) struct DaemonSession {
     /// Process that opened the session. A forked child that used it would take replies of its
     /// parent.
     pid: u32,
-    /// Sequence number of the last call; the lock holder may receive.
-    calls: Mutex<u32>,
+    calls: Mutex<Calls>,
+    /// A thread has stopped receiving for all, or has received something.
+    received: Condvar,
+    /// A call is no longer under way.
+    ended: Condvar,
     events: Mutex<VecDeque<Event>>,
     /// Counts 1 while an event waits in `events`.
     event_doorbell: EventFd,
@@ -79,6 +86,31 @@ pub(crate) struct DaemonSession {
     /// The daemon has the descriptor of this process's memory.
     proxies: AtomicBool,
 }
+
+/// Calls of all threads. One of those that wait for a reply receives for all of them.
+#[derive(Debug, Default)]
+struct Calls {
+    /// Sequence number of the last call.
+    sequence: u32,
+    under_way: Vec<CallUnderWay>,
+    /// A thread receives.
+    is_receiving: bool,
+    /// Threads that wait for [`DaemonSession::received`], and for [`DaemonSession::ended`]: a
+    /// notification is a system call.
+    waiting: u32,
+    waiting_for_room: u32,
+}
+
+/// A call without a reply, or with one that its thread has not taken yet.
+#[derive(Debug)]
+struct CallUnderWay {
+    sequence: u32,
+    op: u32,
+    reply: Option<ReceivedReply>,
+}
+
+/// A message, and the file descriptors beside it.
+type ReceivedReply = (Message, Vec<OwnedFd>);
 
 impl DaemonSession {
     /// Connects to the daemon and performs the handshake.
@@ -106,7 +138,9 @@ impl DaemonSession {
         let session = Self {
             socket,
             pid: process::id(),
-            calls: Mutex::new(0),
+            calls: Mutex::default(),
+            received: Condvar::new(),
+            ended: Condvar::new(),
             events: Mutex::default(),
             event_doorbell,
             readiness,
@@ -166,25 +200,95 @@ impl DaemonSession {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
         }
-        let mut sequence = lock(&self.calls);
-        *sequence = sequence.wrapping_add(1);
-        let message = Message::new(C::OP, *sequence, &request);
         let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
-        self.send(&message, fd, call_name(C::OP), deadline)?;
-        loop {
-            let (reply, fds) = self.receive(call_name(C::OP), deadline)?;
-            if reply.header.op == control::EVENT {
-                self.keep_event(&reply);
+        let sequence = self.begin::<C>(&request, fd, deadline)?;
+        let (reply, fds) = self.reply_to(sequence, call_name(C::OP), deadline)?;
+        if reply.header.status != 0 {
+            return Err(Error::refused(C::OP, reply.header.status, reply.body()));
+        }
+        Ok((reply.body(), fds))
+    }
+
+    /// Sends a call, and returns its sequence number.
+    fn begin<C: Call>(&self, request: &C::Request, fd: Option<BorrowedFd<'_>>, deadline: Instant) -> Result<u32> {
+        let mut calls = lock(&self.calls);
+        while calls.under_way.len() == UNDER_WAY_MAX {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.silent(call_name(C::OP)));
+            }
+            calls.waiting_for_room += 1;
+            calls = self.ended.wait_timeout(calls, left).unwrap_or_else(PoisonError::into_inner).0;
+            calls.waiting_for_room -= 1;
+        }
+        calls.sequence = calls.sequence.wrapping_add(1);
+        let sequence = calls.sequence;
+        self.send(&Message::new(C::OP, sequence, request), fd, call_name(C::OP), deadline)?;
+        calls.under_way.push(CallUnderWay { sequence, op: C::OP, reply: None });
+        Ok(sequence)
+    }
+
+    /// Waits for the reply to a call, and receives for other threads meanwhile.
+    fn reply_to(&self, sequence: u32, call: &'static str, deadline: Instant) -> Result<ReceivedReply> {
+        let mut calls = lock(&self.calls);
+        let result = loop {
+            let own = calls.under_way.iter_mut().find(|other| other.sequence == sequence);
+            if let Some(reply) = own.and_then(|own| own.reply.take()) {
+                break Ok(reply);
+            }
+            if calls.is_receiving {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break Err(self.silent(call));
+                }
+                calls = self.wait_for_receiver(calls, left);
                 continue;
             }
-            if reply.header.op != C::OP || reply.header.sequence != *sequence {
-                return Err(self.broken("a reply to another call"));
+            calls.is_receiving = true;
+            drop(calls);
+            let received = self.receive(call, deadline);
+            calls = lock(&self.calls);
+            calls.is_receiving = false;
+            if let Err(error) = received.and_then(|received| self.take_in(&mut calls, received)) {
+                break Err(error);
             }
-            if reply.header.status != 0 {
-                return Err(Error::refused(C::OP, reply.header.status, reply.body()));
-            }
-            return Ok((reply.body(), fds));
+            self.tell_waiting(&calls);
+        };
+        calls.under_way.retain(|other| other.sequence != sequence);
+        self.tell_waiting(&calls);
+        if calls.waiting_for_room > 0 {
+            self.ended.notify_one();
         }
+        result
+    }
+
+    /// Wakes those that wait for the thread that received: one may have its reply now, and one
+    /// receives next.
+    fn tell_waiting(&self, calls: &Calls) {
+        if calls.waiting > 0 {
+            self.received.notify_all();
+        }
+    }
+
+    fn wait_for_receiver<'a>(&self, mut calls: MutexGuard<'a, Calls>, limit: Duration) -> MutexGuard<'a, Calls> {
+        calls.waiting += 1;
+        let mut calls = self.received.wait_timeout(calls, limit).unwrap_or_else(PoisonError::into_inner).0;
+        calls.waiting -= 1;
+        calls
+    }
+
+    /// Keeps an event, or the reply to a call for its thread.
+    fn take_in(&self, calls: &mut Calls, (message, fds): ReceivedReply) -> Result<()> {
+        if message.header.op == control::EVENT {
+            self.keep_event(&message);
+            return Ok(());
+        }
+        let header = message.header;
+        let is_for =
+            |call: &&mut CallUnderWay| (call.sequence, call.op) == (header.sequence, header.op) && call.reply.is_none();
+        let call = calls.under_way.iter_mut().find(is_for).ok_or_else(|| self.broken("a reply to another call"))?;
+        call.reply = Some((message, fds));
+        Ok(())
     }
 
     /// Destroys an object, and drops its events: those that the daemon sent before its reply have
@@ -206,16 +310,17 @@ impl DaemonSession {
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
             }
-            let _calls = lock(&self.calls);
-            // A call that ended meanwhile may have received one.
+            let mut calls = lock(&self.calls);
+            while calls.is_receiving {
+                calls = self.wait_for_receiver(calls, Duration::from_secs(CALL_SECONDS));
+            }
+            // A call may have received one meanwhile.
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
             }
-            let Some((message, _fds)) = self.try_receive()? else { return Ok(None) };
-            if message.header.op != control::EVENT {
-                return Err(self.broken("a reply to no call"));
-            }
-            self.keep_event(&message);
+            let Some(received) = self.try_receive()? else { return Ok(None) };
+            self.take_in(&mut calls, received)?;
+            self.tell_waiting(&calls);
         }
     }
 
@@ -403,7 +508,7 @@ mod tests {
         },
         unistd::Pid,
     };
-    use roced_abi::control::MapAndRegMr;
+    use roced_abi::control::{DestroyQp, MapAndRegMr};
     use zerocopy::FromZeros;
 
     use super::*;
@@ -458,6 +563,71 @@ mod tests {
             daemon.join().expect("the daemon ended well")
         });
         assert_eq!(passed, [0, 1, 1, 0, 0]);
+    }
+
+    /// Each thread has the reply to its own call, whichever thread receives it.
+    #[test]
+    fn calls_of_several_threads_are_under_way_at_a_time() {
+        const THREADS: u32 = 3 * UNDER_WAY_MAX as u32;
+        const CALLS: u32 = 10;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let daemon = thread::spawn(move || answer_together(&theirs, THREADS * CALLS));
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let session = &session;
+                scope.spawn(move || {
+                    for call in 0..CALLS {
+                        let handle = thread * CALLS + call;
+                        let is_refused = session.call::<DestroyQp>(Handle { handle }).is_err();
+                        assert_eq!(is_refused, handle % 2 == 1, "{handle}");
+                    }
+                });
+            }
+        });
+        let rounds = daemon.join().expect("it answered all");
+        let mut events = Vec::new();
+        // Behind them: that the daemon is gone.
+        while let Ok(Some(event)) = session.next_event() {
+            events.push(event.handle);
+        }
+        assert_eq!(events, (0..rounds).collect::<Vec<_>>());
+    }
+
+    /// A daemon that has as many calls as may be under way before it answers the first, in another
+    /// order, with an event before them; the last ones, when threads have ended, one by one. It
+    /// refuses odd handles. Returns the number of events.
+    fn answer_together(socket: &OwnedFd, calls: u32) -> u32 {
+        let receive = || {
+            let mut bytes = [0; MESSAGE_BYTES];
+            let mut pieces = [IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::empty();
+            let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, None, flags).expect("receive").bytes;
+            assert_eq!(received, MESSAGE_BYTES, "the client ended early");
+            Message::read_from_bytes(&bytes).expect("a message")
+        };
+        let send = |message: &Message| {
+            let pieces = [IoSlice::new(message.as_bytes())];
+            sendmsg::<()>(socket.as_raw_fd(), &pieces, &[], MsgFlags::empty(), None).expect("send");
+        };
+        let hello = HelloReply { version: VERSION, ..HelloReply::new_zeroed() };
+        send(&Message::new(Hello::OP, receive().header.sequence, &hello));
+        let (mut left, mut rounds) = (calls, 0);
+        while left > 0 {
+            let together = if rounds < 3 { UNDER_WAY_MAX } else { 1 };
+            let batch: Vec<Message> = (0..together).map(|_| receive()).collect();
+            send(&Message::new(control::EVENT, 0, &Event { kind: 1, handle: rounds }));
+            for call in batch.iter().rev() {
+                let Handle { handle } = call.body();
+                let mut reply = Message::new(call.header.op, call.header.sequence, &[0u64; 2]);
+                reply.header.status = handle % 2;
+                send(&reply);
+            }
+            left -= together as u32;
+            rounds += 1;
+        }
+        rounds
     }
 
     /// Limits this thread and its later threads to one core.
