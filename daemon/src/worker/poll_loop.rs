@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
-//!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload
+//!       ─► datagrams of the control thread ─► timers ─► frames out ─► borrowed payload
 //!       ─► wake workers ─► completions to clients ─► commands ─► kick NIC queues
-//!       ─► events to the control thread
+//!       ─► events and management datagrams to the control thread
 //! ```
 //!
 //! Commands that wait when an iteration begins are carried out in it, after the work that was
@@ -14,6 +14,9 @@
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
 //! ([`DelayedKick`]).
+//!
+//! The control thread gets a received datagram after that: a program that hears by it that a peer
+//! disconnects finds the completions of all frames before it, and may destroy its queue pair.
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
 //! for an endpoint of that NIC's device, on this worker or, forwarded, on another; any other number
@@ -263,7 +266,6 @@ impl<N: Nic> Worker<N> {
         done += self.take_work();
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
-        done += self.pass_mads();
         done += self.take_outgoing_mads();
         for worker_endpoint in &mut self.worker_endpoints {
             done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
@@ -282,7 +284,7 @@ impl<N: Nic> Worker<N> {
         } else {
             self.kick();
         }
-        done += publications + self.tell_events();
+        done += publications + self.tell_events() + self.pass_mads();
         done > 0
     }
 
