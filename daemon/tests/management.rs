@@ -4,7 +4,10 @@ mod rig;
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -27,16 +30,21 @@ use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     management::MAD_BYTES,
     psn::Psn,
+    qp::PathState,
     reject::DropReason,
     wire::{Bth, Deth, Headers, Path, PathSpec, Roce, opcode, parse},
 };
-use roced_types::{DeviceId, Qpn, WorkerId};
+use roced_types::{DeviceId, Qpn, Status, WorkerId};
 
 /// A NIC queue of the test: frames to the worker, and frames from it.
 struct TestNic {
     number: u32,
     arriving: Arc<ArrayQueue<Vec<u8>>>,
     sent: Arc<ArrayQueue<Vec<u8>>>,
+    /// Frames wait while it is set, and then arrive in one burst.
+    holds: Arc<AtomicBool>,
+    /// Time that each frame takes to be emitted.
+    emit_time: Duration,
     socket: EventFd,
 }
 
@@ -50,6 +58,7 @@ impl Wire for TestNic {
         if self.sent.is_full() {
             return Err(EmitError::Full);
         }
+        std::thread::sleep(self.emit_time);
         let mut bytes = vec![0; frame_bytes];
         fill(&mut FrameMut::single(&mut bytes)).map_err(|Abort| EmitError::Aborted)?;
         self.sent.push(bytes).map_err(|_| EmitError::Full)
@@ -62,6 +71,7 @@ impl Nic for TestNic {
     }
 
     fn rx_burst(&mut self, budget: usize, mut on_frame: impl FnMut(&Segments<'_>)) -> usize {
+        let budget = if self.holds.load(Ordering::Acquire) { 0 } else { budget };
         (0..budget).map_while(|_| self.arriving.pop()).map(|frame| on_frame(&[&frame])).count()
     }
 
@@ -83,21 +93,30 @@ struct Bench {
     rig: Rig<TestNic>,
     arriving: Vec<Arc<ArrayQueue<Vec<u8>>>>,
     sent: Vec<Arc<ArrayQueue<Vec<u8>>>>,
+    holds: Arc<AtomicBool>,
 }
 
 impl Bench {
     fn new(served: &[(u32, u32)], policy: Policy, tx_room: usize) -> Self {
+        Self::with_emit_time(served, policy, tx_room, Duration::ZERO)
+    }
+
+    fn with_emit_time(served: &[(u32, u32)], policy: Policy, tx_room: usize, emit_time: Duration) -> Self {
         let queues = |room| served.iter().map(|_| Arc::new(ArrayQueue::new(room))).collect::<Vec<_>>();
         let (arriving, sent) = (queues(8192), queues(tx_room));
         let (to_nic, from_nic) = (arriving.clone(), sent.clone());
+        let holds = Arc::new(AtomicBool::new(false));
+        let held = Arc::clone(&holds);
         let nic = move |number: usize| TestNic {
             number: number as u32,
             arriving: Arc::clone(&to_nic[number]),
             sent: Arc::clone(&from_nic[number]),
+            holds: Arc::clone(&held),
+            emit_time,
             socket: EventFd::new().expect("an eventfd"),
         };
         let rig = Rig::start(served, policy, |place| vec![nic(place.endpoint.get())], Worker::run);
-        Self { rig, arriving, sent }
+        Self { rig, arriving, sent, holds }
     }
 
     fn snapshot(&mut self, worker: u32) -> WorkerSnapshot {
@@ -164,9 +183,13 @@ fn frame(remote: [u8; 16], number: u8) -> Vec<u8> {
         deth: Some(Deth { qkey: 0x8001_0000, source_qpn: Qpn::GSI }),
         ..Headers::new(Bth::new(opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)))
     };
+    filled(remote, &headers, MAD_BYTES, number)
+}
+
+fn filled(remote: [u8; 16], headers: &Headers, payload_bytes: usize, number: u8) -> Vec<u8> {
     let path = path(remote, US);
-    let mut bytes = vec![0; path.frame_bytes(&headers, MAD_BYTES)];
-    path.fill(&mut FrameMut::single(&mut bytes), &headers, MAD_BYTES, |piece| {
+    let mut bytes = vec![0; path.frame_bytes(headers, payload_bytes)];
+    path.fill(&mut FrameMut::single(&mut bytes), headers, payload_bytes, |piece| {
         piece.fill(number);
         Ok(())
     })
@@ -312,5 +335,29 @@ fn datagrams_without_room_or_device_are_dropped_and_counted() {
         counted(&mut bench, u64::from(number) + 2);
     }
     assert_eq!(counted(&mut bench, 201), (65, 136));
+    bench.rig.stop();
+}
+
+/// A peer that sends its last message and disconnects. A program destroys its queue pair when it
+/// hears of that, and with it the completions that it has not seen. The emission of the answer
+/// gives the control thread time to be early.
+#[test]
+fn completions_are_published_before_the_datagrams_behind_them() {
+    const PEER: [u8; 16] = gid([10, 0, 0, 2]);
+    let mut bench = Bench::with_emit_time(&[(0, 0)], Policy::Yield, 8, Duration::from_millis(100));
+    let mut client = bench.rig.client(0, 4096, &[0]);
+    let qpn = client.qps[0].qpn;
+    bench.rig.connect_one(&client.qps[0], Qpn::new(qpn.endpoint(), 1), PEER, PathState::Ready(path(US, PEER)));
+    let key = client.key;
+    client.qps[0].post_recv(key, 64, 8);
+    bench.holds.store(true, Ordering::Release);
+    let last = Headers::new(Bth { ack_request: true, ..Bth::new(opcode::RC_SEND_ONLY, qpn, Psn::new(0)) });
+    bench.arriving[0].push(filled(PEER, &last, 8, 5)).expect("room");
+    bench.arriving[0].push(frame(PEER, 7)).expect("room");
+    bench.holds.store(false, Ordering::Release);
+    assert!(bench.is_readable(20_000), "the datagram");
+    assert_eq!(bench.drain().len(), 1);
+    let completion = client.poll().expect("the completion of the message that came before the datagram");
+    assert_eq!((completion.wr_id, completion.status, completion.byte_len), (64, Status::Success as u8, 8));
     bench.rig.stop();
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
-//!       ─► management datagrams ─► timers ─► frames out ─► borrowed payload
+//!       ─► datagrams of the control thread ─► timers ─► frames out ─► borrowed payload
 //!       ─► wake workers ─► completions to clients ─► kick NIC queues
-//!       ─► events to the control thread ─► commands
+//!       ─► events and management datagrams to the control thread ─► commands
 //! ```
 //!
 //! Commands that wait when an iteration begins are carried out at its end, after the work that was
@@ -15,6 +15,9 @@
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
 //! ([`DelayedKick`]).
+//!
+//! The control thread gets a received datagram after that: a program that hears by it that a peer
+//! disconnects finds the completions of all frames before it, and may destroy its queue pair.
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
 //! for an endpoint of that NIC's device, on this worker or, forwarded, on another; any other number
@@ -265,7 +268,6 @@ impl<N: Nic> Worker<N> {
         done += self.take_work();
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
-        done += self.pass_mads();
         done += self.take_outgoing_mads(now);
         for worker_endpoint in &mut self.worker_endpoints {
             done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
@@ -284,7 +286,7 @@ impl<N: Nic> Worker<N> {
         } else {
             self.kick();
         }
-        done += publications + self.tell_events();
+        done += publications + self.tell_events() + self.pass_mads();
         done += self.carry_out_commands(commands);
         done > 0
     }
