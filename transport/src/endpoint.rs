@@ -21,13 +21,16 @@ mod resources;
 mod schedule;
 mod slots;
 mod srqs;
+mod time_wait;
 
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::AddAssign;
 
 use roced_types::{EndpointId, QpAttributes, Qpn, attribute, state};
 
-use self::{final_answers::FinalAnswers, resources::Resources, schedule::Schedule, slots::QpSlots};
+use self::{
+    final_answers::FinalAnswers, resources::Resources, schedule::Schedule, slots::QpSlots, time_wait::TimeWait,
+};
 use crate::{
     ah::AhEntry,
     clock::Nanos,
@@ -112,6 +115,8 @@ pub struct Endpoint {
     out_of_order: OutOfOrderPool,
     /// Answers that removed queue pairs owed their peers.
     final_answers: FinalAnswers,
+    /// Removed queue pairs, which acknowledge repetitions.
+    time_wait: TimeWait,
     /// Datagrams of queue pair 1.
     management: Management,
     /// Ticket of the last key change.
@@ -142,6 +147,7 @@ impl Endpoint {
                 0
             }),
             final_answers: FinalAnswers::new(),
+            time_wait: TimeWait::new(config.max_qps),
             management: Management::new(),
             ticket: 0,
             drops: DropCounters::default(),
@@ -330,17 +336,19 @@ impl Endpoint {
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.count_into(Some(&self.totals));
         }
+        self.time_wait.forget(qpn);
         self.schedule.add(slot);
         self.after(slot);
         Ok(())
     }
 
     /// Removes a queue pair, which completes nothing from now on. Answers that it owes its peer are
-    /// sent as soon as there is room.
+    /// sent as soon as there is room, and repetitions of executed SENDs and WRITEs acknowledged.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
         self.drops.add(DropReason::FinalAnswerLost, self.final_answers.keep(&qp));
+        self.time_wait.keep(&qp);
         self.schedule.remove(slot, &mut qp);
         self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_all_buffered(&mut self.out_of_order).into());
         qp.return_receive(&mut self.resources.srqs);
@@ -393,6 +401,9 @@ impl Endpoint {
     /// Management datagrams that wait to be sent are discarded ([`DropReason::ManagementLost`]).
     pub fn fail_qps(&mut self, from: u32, budget: u32) -> Option<u32> {
         self.drops.add(DropReason::ManagementLost, self.management.discard());
+        if from == 0 {
+            self.time_wait.clear();
+        }
         let end = self.qps.used().min(from.saturating_add(budget));
         for slot in from..end {
             if self.qps.get_mut(slot).is_some_and(Qp::lose_port) {

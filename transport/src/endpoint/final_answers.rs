@@ -53,6 +53,20 @@ impl FinalAnswers {
         lost
     }
 
+    /// Keeps the answer of a queue pair that was removed before; returns false without room. The
+    /// newest serves for repetitions that follow each other.
+    pub(super) fn repeat(&mut self, path: &Path, headers: &Headers) -> bool {
+        let is_same = |waiting: &(Path, Headers)| (&waiting.0, &waiting.1) == (path, headers);
+        if self.waiting.back().is_some_and(is_same) {
+            return true;
+        }
+        let has_room = self.waiting.len() < FINAL_ANSWERS_MAX;
+        if has_room {
+            self.waiting.push_back((*path, *headers));
+        }
+        has_room
+    }
+
     /// Discards all but the first `count`: the queue pair that they were kept for is not removed.
     pub(super) fn truncate(&mut self, count: usize) {
         self.waiting.truncate(count);

@@ -5,6 +5,7 @@ use roced_types::Qpn;
 use super::Endpoint;
 use crate::{
     clock::Nanos,
+    counters::QpCount,
     io::{App, BorrowedPayload, Segments},
     out_of_order::{NotBuffered, OutOfOrderSide},
     reject::{Disposition, DropReason},
@@ -22,6 +23,8 @@ enum Destination {
     Group,
     /// Queue pair 1.
     Management,
+    /// None: the queue pair was removed, and acknowledges a repetition.
+    Removed(Qpn),
 }
 
 impl Endpoint {
@@ -31,6 +34,7 @@ impl Endpoint {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
             Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
             Destination::Management => self.keep_management(&packet),
+            Destination::Removed(qpn) => Ok(self.acknowledge_again(qpn)),
         });
         self.counted(taken)
     }
@@ -88,9 +92,29 @@ impl Endpoint {
         if packet.bth.dest_qpn.is_reserved() {
             return self.admit_reserved(packet);
         }
-        let index = self.admit_to_qp(packet)?;
+        let index = match self.admit_to_qp(packet) {
+            Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet),
+            admitted => admitted?,
+        };
         packet.check_integrity()?;
         Ok(Destination::Qp(index))
+    }
+
+    /// As [`Self::admit`], of a packet to a number without a queue pair.
+    #[cold]
+    fn admit_to_removed(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
+        self.time_wait.admit(packet).map(|()| Destination::Removed(packet.bth.dest_qpn))
+    }
+
+    /// Answers the repetition of a request that a removed queue pair has executed.
+    #[cold]
+    fn acknowledge_again(&mut self, qpn: Qpn) -> Disposition {
+        if let Some((path, acknowledgment)) = self.time_wait.answer(qpn) {
+            let is_kept = self.final_answers.repeat(path, acknowledgment);
+            self.drops.add(DropReason::FinalAnswerLost, (!is_kept).into());
+        }
+        self.totals.add(QpCount::DuplicateRequest, 1);
+        Disposition::Dropped(DropReason::Duplicate)
     }
 
     /// As [`Self::admit`], of a packet to a reserved number.

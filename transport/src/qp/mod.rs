@@ -211,6 +211,14 @@ impl Qp {
         }
     }
 
+    /// Acknowledgment of all requests that it has executed, to answer repetitions after its end.
+    /// `None` without a path, in a state in which nothing is received, and if nothing was executed.
+    pub(crate) fn last_acknowledgment(&self) -> Option<(Path, Headers)> {
+        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
+        let path = self.base.ready_path().filter(|_| self.base.state.receives())?;
+        Some((*path, responder.last_acknowledgment(&self.base)?))
+    }
+
     /// Attributes, including the state.
     pub fn attributes(&self) -> QpAttributes {
         QpAttributes {

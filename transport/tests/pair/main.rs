@@ -34,6 +34,7 @@ mod rocev1;
 mod selective;
 mod srq;
 mod states;
+mod time_wait;
 mod together;
 mod two_losses;
 mod unreliable;

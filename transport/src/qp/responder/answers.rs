@@ -108,6 +108,14 @@ impl Responder {
         }
     }
 
+    /// ACK of all executed requests, up to the first READ that was never answered; `None` if no
+    /// message was executed.
+    pub(crate) fn last_acknowledgment(&self, base: &QpBase) -> Option<Headers> {
+        let unanswered = self.replay.waiting().find(|(_, answered)| !answered).map(|(request, _)| request);
+        let (psn, msn) = self.acknowledged(PendingAck::Ack, unanswered.as_ref()).filter(|(_, msn)| *msn > 0)?;
+        Some(Self::answer(Syndrome::ACK, psn, msn, base))
+    }
+
     /// PSN and MSN of an owed ACK. It covers nothing from `unanswered` on, a READ with responses
     /// that the ACK would declare lost; `None` if there is nothing before that.
     fn acknowledged(&self, owed: PendingAck, unanswered: Option<&ReplayedRequest>) -> Option<(Psn, u32)> {

@@ -1,0 +1,103 @@
+//! Removed reliable queue pairs: they acknowledge repetitions of executed requests.
+//!
+//! Programs end when their data has arrived, and then the last ACK may be lost. Its receiver would
+//! repeat an executed request until it gives up, and report it as failed; Linux's `rdma_rxe`, for
+//! which a retry count of 7 has no end, would repeat it for ever. As in TCP's state of this name,
+//! the end that leaves first answers for a while. A request that was not executed gets no answer,
+//! and neither does a READ or an atomic operation: its result is gone.
+//!
+//! There is no timer: an entry stays until its number is in use again, another queue pair takes its
+//! place, or the port is gone. It is only reached by packets to numbers without a queue pair.
+
+use alloc::{boxed::Box, vec};
+
+use roced_types::Qpn;
+
+use crate::{
+    qp::Qp,
+    reject::DropReason,
+    wire::{
+        frame::Packet,
+        headers::Headers,
+        opcode::{Operation, Position, Service},
+        path::Path,
+    },
+};
+
+/// Maximum number of entries, of 288 bytes each. A guess: as many queue pairs as end within one
+/// second, at three connections a millisecond, find their place taken in one of seven cases.
+const ENTRIES_MAX: u32 = 1024;
+
+/// Last acknowledgment of a removed queue pair.
+#[derive(Clone, Copy, Debug)]
+struct RemovedQp {
+    qpn: Qpn,
+    path: Path,
+    acknowledgment: Headers,
+}
+
+/// Last acknowledgments of removed queue pairs, by the low bits of their numbers.
+#[derive(Debug)]
+pub(super) struct TimeWait {
+    entries: Box<[Option<RemovedQp>]>,
+}
+
+impl TimeWait {
+    /// Creates an empty table for an endpoint with at most `max_qps` queue pairs.
+    pub(super) fn new(max_qps: u32) -> Self {
+        Self { entries: vec![None; max_qps.clamp(1, ENTRIES_MAX).next_power_of_two() as usize].into_boxed_slice() }
+    }
+
+    /// Keeps the last acknowledgment of a queue pair about to be removed, if it has executed a
+    /// request.
+    pub(super) fn keep(&mut self, qp: &Qp) {
+        if let Some((path, acknowledgment)) = qp.last_acknowledgment() {
+            *self.place(qp.qpn()) = Some(RemovedQp { qpn: qp.qpn(), path, acknowledgment });
+        }
+    }
+
+    /// A new queue pair has this number.
+    pub(super) fn forget(&mut self, qpn: Qpn) {
+        self.place(qpn).take_if(|removed| removed.qpn == qpn);
+    }
+
+    /// The port that they would answer by is gone.
+    pub(super) fn clear(&mut self) {
+        self.entries.fill(None);
+    }
+
+    /// Checks a packet for a number without a queue pair: it is answered if it repeats an executed
+    /// SEND or WRITE, and asks for an answer or ends its message.
+    ///
+    /// # Errors
+    /// [`DropReason`]: there is no answer.
+    pub(super) fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let (path, acknowledgment) = self.answer(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        let from_peer = packet.info.service == Service::Rc
+            && packet.bth.pkey.may_speak_to(acknowledgment.bth.pkey)
+            && (packet.source, packet.destination) == (*path.destination(), *path.source())
+            && packet.roce.is_same_version(path.roce())
+            && path.takes_vlan(packet.vlan_id());
+        let repeats = matches!(packet.info.operation, Operation::Send | Operation::Write)
+            && packet.bth.psn.distance_from(acknowledgment.bth.psn) <= 0;
+        let asks = packet.bth.ack_request || matches!(packet.info.position, Position::Last | Position::Only);
+        if !(from_peer && repeats && asks) {
+            return Err(DropReason::NoSuchQp);
+        }
+        packet.check_integrity()
+    }
+
+    /// Last acknowledgment of the removed queue pair with this number, and the path to its peer.
+    pub(super) fn answer(&self, qpn: Qpn) -> Option<(&Path, &Headers)> {
+        let removed = self.entries[self.index(qpn)].as_ref().filter(|removed| removed.qpn == qpn)?;
+        Some((&removed.path, &removed.acknowledgment))
+    }
+
+    fn place(&mut self, qpn: Qpn) -> &mut Option<RemovedQp> {
+        &mut self.entries[self.index(qpn)]
+    }
+
+    fn index(&self, qpn: Qpn) -> usize {
+        qpn.index() as usize & (self.entries.len() - 1)
+    }
+}

@@ -1,0 +1,159 @@
+//! Queue pairs that are removed before their last ACK has arrived.
+
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    psn::Psn,
+    reject::{Disposition, DropReason},
+    wire::{
+        Operation,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode},
+        reth::Reth,
+    },
+};
+use roced_types::{SendOp, Status};
+
+use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, sge, work};
+
+/// Host 1 has executed a request, its program has removed the queue pair, and the ACK is lost.
+fn removed_before_a_lost_ack(settings: Settings) -> Pair {
+    let mut pair = Pair::new(settings);
+    pair.hosts[1].post_recv(7, &[sge(0, 5000)]);
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 5000)], 0));
+    for _ in 0..4 {
+        pair.turn(&mut |_, opcode, _| if opcode == opcode::RC_ACK { Fate::Drop } else { Fate::Deliver });
+    }
+    assert_eq!(pair.hosts[1].take(), [(7, Status::Success)], "its program knows");
+    let host = &mut pair.hosts[1];
+    host.endpoint.remove_qp(host.qpn).expect("there");
+    assert!(pair.hosts[0].take().is_empty());
+    pair
+}
+
+/// The last packet of that request, again.
+fn repetition(pair: &Pair) -> Bth {
+    let psn = Psn::new(pair.settings.psn).plus(4);
+    Bth { psn, ack_request: true, ..bth(pair, opcode::RC_SEND_LAST) }
+}
+
+/// What host 1 does with a packet from host 0, and how many frames it sends then.
+fn answers(pair: &mut Pair, headers: &Headers, payload_bytes: usize) -> (Disposition, usize) {
+    let frame = forged(pair, headers, &vec![0; payload_bytes]);
+    answers_frame(pair, &frame)
+}
+
+fn answers_frame(pair: &mut Pair, frame: &[u8]) -> (Disposition, usize) {
+    let disposition = pair.deliver(1, frame);
+    let host = &mut pair.hosts[1];
+    host.endpoint.poll_transmit(pair.now, 64, &mut host.app, &mut host.nic);
+    (disposition, host.nic.frames.drain(..).count())
+}
+
+const SILENCE: (Disposition, usize) = (Disposition::Dropped(DropReason::NoSuchQp), 0);
+const ANSWER: (Disposition, usize) = (Disposition::Dropped(DropReason::Duplicate), 1);
+
+#[test]
+fn a_removed_queue_pair_acknowledges_repetitions() {
+    for (ipv6, rocev1) in [(false, false), (true, false), (true, true)] {
+        let settings = Settings { ipv6, rocev1: [rocev1; 2], ..Settings::default() };
+        let mut pair = removed_before_a_lost_ack(settings);
+        pair.run(Nanos::from_millis(200), no_fault);
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+        assert_eq!((pair.hosts[1].count(QpCount::DuplicateRequest), pair.sent(1, Operation::Ack)), (1, 2));
+        assert_eq!(pair.hosts[0].state(), "RTS");
+    }
+}
+
+/// However many repetitions are lost, and whichever of them.
+#[test]
+fn each_repetition_is_acknowledged() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let is_lost = |at, nth| at == 1 && nth < 5;
+    pair.run(Nanos::from_millis(1000), |at, _, nth| if is_lost(at, nth) { Fate::Drop } else { Fate::Deliver });
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+/// The next message was not executed, and is reported as failed.
+#[test]
+fn a_removed_queue_pair_acknowledges_nothing_more() {
+    let mut pair = removed_before_a_lost_ack(Settings { timeout: 8, ..Settings::default() });
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 10)], 0));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::TransportRetryExceeded)]);
+}
+
+#[test]
+fn only_repetitions_that_ask_are_answered() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = repetition(&pair);
+    assert_eq!(answers(&mut pair, &Headers::new(last), 904), ANSWER);
+    let first = Psn::new(pair.settings.psn);
+    let silent = |opcode: Opcode, psn| Headers::new(Bth { opcode, psn, ack_request: false, ..last });
+    assert_eq!(answers(&mut pair, &silent(opcode::RC_SEND_FIRST, first), 1024), SILENCE);
+    assert_eq!(answers(&mut pair, &silent(opcode::RC_SEND_LAST, last.psn), 904), ANSWER, "a message ends");
+    assert_eq!(answers(&mut pair, &silent(opcode::RC_SEND_ONLY, last.psn.plus(1)), 10), SILENCE, "it is new");
+    let middle = Headers::new(Bth { opcode: opcode::RC_SEND_MIDDLE, psn: first.plus(1), ..last });
+    assert_eq!(answers(&mut pair, &middle, 1024), ANSWER, "it asks for an ACK");
+}
+
+/// Their results are gone.
+#[test]
+fn reads_are_not_answered() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let reth = Some(Reth { va: VA, rkey: KEY, length: 8 });
+    let read = Headers { reth, ..Headers::new(Bth { opcode: opcode::RC_READ_REQUEST, ..repetition(&pair) }) };
+    assert_eq!(answers(&mut pair, &read, 0), SILENCE);
+}
+
+/// A stranger, another partition, another transport service, or a damaged packet.
+#[test]
+fn only_the_peer_is_answered() {
+    let mut pair = removed_before_a_lost_ack(Settings { pkey_index: [1; 2], ..Settings::default() });
+    let last = Bth { pkey: PKEYS[1], ..repetition(&pair) };
+    assert_eq!(answers(&mut pair, &Headers::new(last), 904), ANSWER);
+    assert_eq!(answers(&mut pair, &Headers::new(Bth { pkey: PKEYS[3], ..last }), 904), SILENCE);
+    assert_eq!(answers(&mut pair, &Headers::new(Bth { opcode: opcode::UC_SEND_LAST, ..last }), 904), SILENCE);
+    let mut damaged = forged(&pair, &Headers::new(last), &[0; 904]);
+    *damaged.last_mut().expect("an ICRC") ^= 1;
+    assert_eq!(answers_frame(&mut pair, &damaged), (Disposition::Dropped(DropReason::BadIcrc), 0));
+    pair.hosts[0].gid[15] = 9;
+    assert_eq!(answers(&mut pair, &Headers::new(last), 904), SILENCE);
+}
+
+/// Another queue pair of the same number begins anew, also if it goes without having executed
+/// anything.
+#[test]
+fn a_number_in_use_again_forgets_its_past() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = repetition(&pair);
+    let index = pair.hosts[1].qpn.index();
+    pair.hosts[0].endpoint.remove_qp(pair.hosts[0].qpn).expect("there");
+    pair.connect_another(index);
+    let host = &mut pair.hosts[1];
+    host.endpoint.remove_qp(host.qpn).expect("there");
+    assert_eq!(answers(&mut pair, &Headers::new(last), 904), SILENCE);
+}
+
+#[test]
+fn nothing_is_answered_by_a_port_that_is_gone() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = repetition(&pair);
+    pair.hosts[1].endpoint.fail_qps(0, 1);
+    assert_eq!(answers(&mut pair, &Headers::new(last), 904), SILENCE);
+}
+
+/// Repetitions without end keep no more than 64 answers, and one for those that follow each other.
+#[test]
+fn repetitions_take_a_bounded_room() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    pair.hosts[1].nic.room = 0;
+    let frame = forged(&pair, &Headers::new(repetition(&pair)), &[0; 904]);
+    for _ in 0..1000 {
+        assert_eq!(answers_frame(&mut pair, &frame), (Disposition::Dropped(DropReason::Duplicate), 0));
+    }
+    pair.hosts[1].nic.room = 4096;
+    assert_eq!(answers_frame(&mut pair, &frame).1, 1);
+    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::FinalAnswerLost), 0);
+}
