@@ -109,16 +109,16 @@ fn ethtool<T: Structure>(interface: &str, what: &mut T) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// RX queues in use now, as `ethtool -l` shows them. A driver that does not say has one.
+/// RX queues in use now, as `ethtool -l` shows them; `None` if the driver does not say.
 ///
 /// # Errors
 /// The kernel's; `ENODEV` when there is no such interface.
-pub fn rx_queues(interface: &str) -> io::Result<u32> {
+pub fn rx_queues(interface: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
     match ethtool(interface, &mut channels) {
         // Cannot overflow in earnest: a NIC has a few hundred.
-        Ok(()) => Ok(channels.rx_count.saturating_add(channels.combined_count).max(1)),
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Ok(()) => Ok(Some(channels.rx_count.saturating_add(channels.combined_count).max(1))),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_has_one_queue_and_an_interface_that_is_not_there_none() {
-        assert_eq!(rx_queues("lo").expect("the loopback is always there"), 1);
+    fn the_loopback_does_not_say_its_queues_and_an_interface_that_is_not_there_is_an_error() {
+        assert_eq!(rx_queues("lo").expect("the loopback is always there"), None);
         assert_eq!((rx_ring_entries("lo"), rx_ring_entries("none-such-if")), (None, None));
         assert_eq!(rx_queues("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
         assert_eq!(rx_queues("a-name-far-too-long").expect_err("not there").raw_os_error(), Some(libc::ENODEV));

@@ -3,6 +3,7 @@
 //! does it once the daemon serves ([`Attacher`]).
 
 use std::{
+    io,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, mpsc},
     thread,
@@ -35,6 +36,8 @@ pub(super) struct NicAttachment {
     pub(super) queues: Vec<ServedQueue>,
     /// The longest IP packet that all queues take, bytes.
     pub(super) packet_bytes_max: u32,
+    /// Interfaces that received its frames then: [`LinkProperties::below`].
+    pub(super) below: Vec<String>,
 }
 
 /// One of a device's queues, which a worker has.
@@ -61,9 +64,13 @@ pub(super) fn check_mtu(device: &config::DeviceConfig, link_mtu_bytes: u32) -> a
 }
 
 /// Owners of the queues of a device, checked against those of the interface.
-pub(super) fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
+pub(super) fn check_queues(
+    device: &config::DeviceConfig,
+    link: &LinkProperties,
+    workers: u32,
+) -> anyhow::Result<Vec<QueueOwner>> {
     let there =
-        rx_queues(&device.interface).with_context(|| format!("cannot ask {} for its queues", device.interface))?;
+        link.rx_queues(&device.interface).with_context(|| format!("cannot ask {} for its queues", device.interface))?;
     let owners = device.queues.owners(there, workers);
     if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
         bail!(
@@ -97,16 +104,39 @@ fn owners_attached(device: &config::DeviceConfig, owners: &[QueueOwner], there: 
 }
 
 /// Properties of an interface that decide how it is attached.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LinkProperties {
     pub(super) mtu_bytes: u32,
     /// [`Net::has_ports`].
     pub(super) has_ports: bool,
+    /// [`Net::below`].
+    pub(super) below: Vec<String>,
+    /// [`Net::rx_queues_made`].
+    rx_queues_made: u32,
 }
 
 impl LinkProperties {
     pub(super) fn of(net: &Net, device: DeviceId) -> Self {
-        Self { mtu_bytes: net.device(device).link_mtu_bytes, has_ports: net.has_ports(device) }
+        Self {
+            mtu_bytes: net.device(device).link_mtu_bytes,
+            has_ports: net.has_ports(device),
+            below: net.below(device),
+            rx_queues_made: net.rx_queues_made(device),
+        }
+    }
+
+    /// RX queues on which frames arrive at `interface`. Where its driver does not say: a frame keeps
+    /// the number of the queue on which a port received it, unless the interface has fewer queues.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn rx_queues(&self, interface: &str) -> io::Result<u32> {
+        if let Some(said) = rx_queues(interface)? {
+            return Ok(said);
+        }
+        // A port may be gone already.
+        let of_ports = self.below.iter().filter_map(|port| rx_queues(port).ok().flatten()).max();
+        Ok(of_ports.unwrap_or(1).clamp(1, self.rx_queues_made.max(1)))
     }
 }
 
@@ -131,13 +161,14 @@ fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<Xd
 /// Attaches to the interface of a device and binds its queues.
 pub(super) fn attach(
     device: &config::DeviceConfig,
-    link: LinkProperties,
+    link: &LinkProperties,
     owners: &[QueueOwner],
     workers: &[config::WorkerConfig],
 ) -> anyhow::Result<Attached> {
     let link_mtu_bytes = link.mtu_bytes;
     let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
-    let there = rx_queues(&device.interface)
+    let there = link
+        .rx_queues(&device.interface)
         .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
     let owners = &owners_attached(device, owners, there);
     let mut opened = Vec::new();
@@ -171,7 +202,7 @@ pub(super) fn attach(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max }, queues))
+    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, below: link.below.clone() }, queues))
 }
 
 /// The core of each queue's worker, by queue.
@@ -238,8 +269,8 @@ pub(super) struct Attempt {
 impl Attempt {
     fn make(&self) -> anyhow::Result<Attached> {
         check_mtu(&self.config, self.link.mtu_bytes)?;
-        let owners = check_queues(&self.config, self.workers.len() as u32)?;
-        attach(&self.config, self.link, &owners_again(owners, &self.endpoints)?, &self.workers)
+        let owners = check_queues(&self.config, &self.link, self.workers.len() as u32)?;
+        attach(&self.config, &self.link, &owners_again(owners, &self.endpoints)?, &self.workers)
     }
 }
 

@@ -303,6 +303,10 @@ impl Daemon {
                 self.attach_again(id, None);
                 continue;
             }
+            if self.has_more_queues(at) {
+                self.attach_again(id, None);
+                continue;
+            }
             let Some(received) = self.net.received_frames(id) else { continue };
             let device = &mut self.devices[at];
             let AttachState::Attached(attached) = &mut device.state else { continue };
@@ -455,6 +459,23 @@ impl Daemon {
         // It may have changed while the thread was at it.
         self.on_link(id);
         Ok(())
+    }
+
+    /// Frames of another port arrive on queues that are not served.
+    fn has_more_queues(&mut self, at: usize) -> bool {
+        let device = &mut self.devices[at];
+        let AttachState::Attached(attached) = &mut device.state else { return false };
+        let attachment = &mut attached.attachment;
+        let below = self.net.below(device.id);
+        if below == attachment.below {
+            return false;
+        }
+        let (name, interface) = (&device.config.name, &device.config.interface);
+        let queues = LinkProperties::of(&self.net, device.id).rx_queues(interface).unwrap_or(0);
+        let more = device.config.queues == config::Queues::All && queues as usize > attachment.queues.len();
+        info!(device = name, interface, ports = ?below, queues, attaching_again = more, "the interface has other ports");
+        attachment.below = below;
+        more
     }
 
     fn attach_again(&mut self, id: DeviceId, mode: Option<XdpMode>) {

@@ -24,6 +24,8 @@ pub(super) struct Link {
     pub(super) vlan: Option<(u32, u16)>,
     /// The interface that this one is a port of: a bond, a bridge, a virtual NIC beside its VF.
     port_of: Option<u32>,
+    /// RX queues that the kernel has made for it. Those of virtual interfaces are all in use.
+    pub(super) rx_queues: u32,
 }
 
 /// All interfaces by index.
@@ -50,6 +52,7 @@ impl Interfaces {
             up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             vlan: None,
             port_of: None,
+            rx_queues: 1,
         };
         let (mut parent, mut vlan, mut parent_is_here) = (None, None, true);
         for attribute in &message.attributes {
@@ -61,6 +64,7 @@ impl Interfaces {
                 // The parent's index is one of another network namespace.
                 LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
                 LinkAttribute::Controller(index) => link.port_of = Some(*index),
+                LinkAttribute::NumRxQueues(count) => link.rx_queues = *count,
                 LinkAttribute::LinkInfo(infos) => vlan = infos.iter().find_map(vlan_of).or(vlan),
                 _ => {}
             }
@@ -94,6 +98,17 @@ impl Interfaces {
     /// Other interfaces are ports of this one.
     pub(super) fn has_ports(&self, index: u32) -> bool {
         self.links.values().any(|link| link.port_of == Some(index))
+    }
+
+    /// Names of the interfaces that receive the frames of this one: its ports, and those below them.
+    pub(super) fn below(&self, index: u32) -> Vec<String> {
+        let (mut found, mut from) = (BTreeSet::new(), vec![index]);
+        while let Some(upper) = from.pop() {
+            let parent = self.get(upper).and_then(|link| link.vlan).map(|(parent, _)| parent);
+            let ports = self.links.iter().filter(|(_, link)| link.port_of == Some(upper)).map(|(port, _)| *port);
+            from.extend(ports.chain(parent).filter(|lower| found.insert(*lower)));
+        }
+        found.iter().filter_map(|lower| self.get(*lower)).map(|link| link.name.clone()).collect()
     }
 
     /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`
@@ -201,6 +216,27 @@ mod tests {
         assert_eq!((links.has_ports(3), links.has_ports(2)), (true, false));
         links.set(&message(2, "eth0", &[]));
         assert!(!links.has_ports(3));
+    }
+
+    #[test]
+    fn ports_and_the_interfaces_below_them_receive() {
+        let messages = [
+            message(2, "eth0", &[]),
+            message(
+                3,
+                "eth0.5",
+                &[LinkAttribute::Link(2), vlan(5, VlanProtocol::Ieee8021Q), LinkAttribute::Controller(9)],
+            ),
+            message(4, "eth1", &[LinkAttribute::Controller(9)]),
+            message(5, "eth2", &[]),
+            message(9, "bond0", &[LinkAttribute::NumRxQueues(16)]),
+        ];
+        let mut links = links(&messages);
+        assert_eq!(links.below(9), ["eth0", "eth0.5", "eth1"]);
+        assert_eq!((links.get(9).map(|link| link.rx_queues), links.below(5)), (Some(16), vec![]));
+        // A circle, of messages that came in another order, has an end.
+        links.set(&message(9, "bond0", &[LinkAttribute::Controller(4)]));
+        assert_eq!(links.below(9).len(), 4);
     }
 
     #[test]

@@ -238,6 +238,17 @@ impl Net {
         self.mirror.links.has_ports(self.device(device).ifindex)
     }
 
+    /// Names of the interfaces that receive the frames of a device's interface: its ports, and those
+    /// below them.
+    pub fn below(&self, device: DeviceId) -> Vec<String> {
+        self.mirror.links.below(self.device(device).ifindex)
+    }
+
+    /// RX queues that the kernel has made for the interface of a device.
+    pub fn rx_queues_made(&self, device: DeviceId) -> u32 {
+        self.mirror.links.get(self.device(device).ifindex).map_or(1, |link| link.rx_queues)
+    }
+
     /// The device's queues take IP packets of at most `bytes`, for any MTU of its link.
     ///
     /// # Panics

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 
 use crate::{
     PEER_IPV4, Settings,
@@ -207,4 +208,30 @@ pub(crate) fn a_higher_mtu_attaches_again_and_connections_survive(_: &Settings) 
     load.end(SOON)?.success()?;
     ensure!(device(&lab, Host::A)?["path_mtu_bytes"] == 4096, "{:#}", device(&lab, Host::A)?);
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// Frames of a port keep the number of their RX queue in the interface above it, such as a bond. Here a
+/// bridge with as many queues as a bond, which most kernels can make; its port comes while it is served.
+pub(crate) fn frames_keep_the_queue_of_a_port(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "4"])?;
+    lab.stop_daemon(Host::B, Signal::SIGTERM)?;
+    let config = fs::read_to_string(lab.config(Host::B))?;
+    fs::write(lab.config(Host::B), config.replace("\"eth0\"", "\"above\""))?;
+    let ip =
+        |arguments: &str| lab.run(Host::B, "ip", &arguments.split(' ').collect::<Vec<_>>(), SOON)?.success().map(drop);
+    ip("link add above mtu 4200 numrxqueues 16 type bridge")?;
+    ip("link set above up")?;
+    ip("address flush dev eth0")?;
+    ip(&format!("address add {PEER_IPV4}/24 dev above"))?;
+    lab.start_daemon(Host::B)?;
+    let has_queues = |count: usize| Ok(device(&lab, Host::B)?["queues"].as_array().map(Vec::len) == Some(count));
+    ensure!(within(SOON, || has_queues(1))?, "without a port: {:#}", device(&lab, Host::B)?);
+    ip("link set eth0 master above")?;
+    ensure!(within(SOON, || has_queues(4))?, "{:#}", device(&lab, Host::B)?);
+    ensure!(within(SOON, || state_is(&lab, Host::B, "serving"))?, "{:#}", device(&lab, Host::B)?);
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let transfer = ["bw", PEER_IPV4, "--op", "write", "--qps", "16", "--bytes", "16M", "--timeout", "18"];
+    let report = lab.run(Host::A, "roce-perf", &transfer, 2 * SOON)?.success()?;
+    ensure!(report.contains("every byte"), "{report}");
+    Ok(())
 }
