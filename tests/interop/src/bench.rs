@@ -236,6 +236,12 @@ impl Bench {
         Ok([count("frames")?, count("dropped")?, count("duplicated")?, count("corrupted")?])
     }
 
+    /// Kills the daemon and starts another.
+    pub(crate) fn replace_daemon(&self) -> Result<()> {
+        self.lab(&["stop", "a", "KILL"])?;
+        self.lab(&["start", "a"]).map(drop)
+    }
+
     /// Whether the daemon serves, and has no session left.
     pub(crate) fn daemon_is_idle(&self) -> Result<()> {
         let status = self.lab(&["exec", "a", "--", "rocectl", "--json", "status"])?;
