@@ -35,6 +35,7 @@ use roced_types::event::EventSubject;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
+    cancellation::NoCancellation,
     error::{Error, Result},
     readiness::Readiness,
     yield_limiter::YieldLimiter,
@@ -200,6 +201,8 @@ impl DaemonSession {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
         }
+        // A thread that ended here would receive for the others for ever.
+        let _whole = NoCancellation::new();
         let (sequence, deadline) = self.begin::<C>(&request, fd)?;
         let (reply, fds) = self.reply_to(sequence, call_name(C::OP), deadline)?;
         if reply.header.status != 0 {
@@ -330,6 +333,7 @@ impl DaemonSession {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
         }
+        let _whole = NoCancellation::new();
         loop {
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
@@ -526,7 +530,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, thread};
+    use std::{io, mem, sync::mpsc, thread};
 
     use nix::{
         sched::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -649,41 +653,25 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 
-    /// Threads make calls without a pause, each answered after a while: an event reaches the thread
-    /// that looks for it, which never waits for their calls.
+    /// A thread receives, and keeps the events that come.
     #[test]
     fn a_look_for_events_does_not_wait_for_calls() {
-        const CALLS: u32 = 100;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .expect("a pair of sockets");
         let daemon = thread::spawn(move || {
             answer_hello(&theirs);
-            for _ in 0..CALLS {
-                let call = receive_call(&theirs);
-                thread::sleep(Duration::from_millis(20));
-                send_message(&theirs, &Message::new(call.header.op, call.header.sequence, &[0u64; 2]));
-            }
+            theirs
         });
         let (session, _) = DaemonSession::over(ours).expect("a session");
-        let longest = thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..CALLS / 4 {
-                        session.call::<DestroyQp>(Handle { handle: 1 }).expect("it succeeds");
-                    }
-                });
-            }
-            let (end, mut longest) = (Instant::now() + Duration::from_secs(1), Duration::ZERO);
-            while Instant::now() < end {
-                let began = Instant::now();
-                assert_eq!(session.next_event().expect("the daemon is there").map(|event| event.kind), None);
-                longest = longest.max(began.elapsed());
-                thread::sleep(Duration::from_millis(1));
-            }
-            longest
-        });
-        daemon.join().expect("it answered all");
-        assert!(longest < Duration::from_millis(15), "a look took {longest:?}");
+        let _theirs = daemon.join().expect("it answered");
+        let (sequence, _) = session.begin::<DestroyQp>(&Handle { handle: 1 }, None).expect("there is room");
+        lock(&session.calls).is_receiving = true;
+        let began = Instant::now();
+        assert_eq!(session.next_event().expect("the daemon is there").map(|event| event.handle), None);
+        session.keep_event(&Message::new(control::EVENT, 0, &Event { kind: 1, handle: 7 }));
+        assert_eq!(session.next_event().expect("the daemon is there").map(|event| event.handle), Some(7));
+        assert!(began.elapsed() < Duration::from_secs(CALL_SECONDS / 2), "{:?}", began.elapsed());
+        assert_eq!(lock(&session.calls).under_way[0].sequence, sequence);
     }
 
     /// A program that was stopped for long: the reply has come meanwhile, and the thread that
@@ -714,6 +702,43 @@ mod tests {
             taken.and(late.join().expect("it returns"))
         });
         assert_eq!(late.expect("the session serves").0.header.sequence, sequence);
+    }
+
+    /// A thread that is canceled in its call ends behind it, and others go on.
+    #[test]
+    fn a_canceled_thread_keeps_no_other_from_its_calls() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let (asks, asked) = mpsc::channel();
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            let first = receive_call(&theirs);
+            asks.send(()).expect("it is waited for");
+            for call in [first, receive_call(&theirs)] {
+                send_message(&theirs, &Message::new(call.header.op, call.header.sequence, &[0u64; 2]));
+            }
+            theirs
+        });
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        let call = || session.call::<DestroyQp>(Handle { handle: 1 }).is_ok();
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let canceled = scope.spawn(move || {
+                // SAFETY: a query.
+                tell.send(unsafe { libc::pthread_self() }).expect("it is waited for");
+                let is_ok = call();
+                // Rust's threads do not survive a cancellation.
+                mem::forget(NoCancellation::new());
+                is_ok
+            });
+            let thread = told.recv().expect("it runs");
+            asked.recv().expect("it calls");
+            // SAFETY: the thread waits for its reply.
+            assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+            let other = scope.spawn(call);
+            assert!(other.join().expect("it returns") && canceled.join().expect("it returns"));
+        });
+        drop(daemon.join().expect("it answered both"));
     }
 
     /// A child of a program has a copy of the socket: what it received would be its parent's.
