@@ -64,10 +64,6 @@ pub struct IdKey {
     pub number: u32,
 }
 
-impl IdKey {
-    const NONE: Self = Self { owner: OwnerId(0), number: 0 };
-}
-
 /// Service of an identifier's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdService {
@@ -172,7 +168,7 @@ pub struct Identifiers {
     of_account_max: u32,
     by_connection: BTreeMap<CommId, IdKey>,
     by_channel: BTreeSet<(u32, IdKey)>,
-    neighbor_waits: NeighborWaits,
+    neighbor_waits: NeighborWaits<IdKey>,
     timers: BTreeSet<(Duration, IdKey)>,
     unconfirmed: Unconfirmed,
     /// Requests that wait for room at their listener.

@@ -7,13 +7,12 @@ use alloc::{
 };
 use core::ops::Bound;
 
-use super::IdKey;
 use crate::connection::PeerAddress;
 
-/// Identifiers that wait for a neighbor.
-#[derive(Debug, Default)]
-pub(super) struct NeighborWaits {
-    by_peer: BTreeSet<(PeerAddress, IdKey)>,
+/// Identifiers that wait for a neighbor, by their keys.
+#[derive(Debug)]
+pub(super) struct NeighborWaits<K> {
+    by_peer: BTreeMap<PeerAddress, BTreeSet<K>>,
     /// By user.
     accounts: BTreeMap<u32, AccountWaits>,
 }
@@ -26,16 +25,26 @@ struct AccountWaits {
     last_turn: Option<PeerAddress>,
 }
 
-impl NeighborWaits {
-    pub(super) fn insert(&mut self, account: u32, peer: PeerAddress, key: IdKey) {
-        if self.by_peer.insert((peer, key)) {
+impl<K> Default for NeighborWaits<K> {
+    fn default() -> Self {
+        Self { by_peer: BTreeMap::new(), accounts: BTreeMap::new() }
+    }
+}
+
+impl<K: Copy + Ord> NeighborWaits<K> {
+    pub(super) fn insert(&mut self, account: u32, peer: PeerAddress, key: K) {
+        if self.by_peer.entry(peer).or_default().insert(key) {
             *self.accounts.entry(account).or_default().peers.entry(peer).or_insert(0) += 1;
         }
     }
 
-    pub(super) fn remove(&mut self, account: u32, peer: PeerAddress, key: IdKey) {
-        if !self.by_peer.remove(&(peer, key)) {
+    pub(super) fn remove(&mut self, account: u32, peer: PeerAddress, key: K) {
+        let Some(keys) = self.by_peer.get_mut(&peer) else { return };
+        if !keys.remove(&key) {
             return;
+        }
+        if keys.is_empty() {
+            self.by_peer.remove(&peer);
         }
         let Some(waits) = self.accounts.get_mut(&account) else { return };
         if let Some(count) = waits.peers.get_mut(&peer) {
@@ -50,9 +59,8 @@ impl NeighborWaits {
     }
 
     /// An identifier that waits for a peer.
-    pub(super) fn first_at(&self, peer: PeerAddress) -> Option<IdKey> {
-        let (of, key) = self.by_peer.range((peer, IdKey::NONE)..).next()?;
-        (*of == peer).then_some(*key)
+    pub(super) fn first_at(&self, peer: PeerAddress) -> Option<K> {
+        self.by_peer.get(&peer)?.first().copied()
     }
 
     /// The next user with identifiers that wait.
@@ -89,23 +97,18 @@ mod tests {
     use roced_types::DeviceId;
 
     use super::*;
-    use crate::identifiers::OwnerId;
 
     fn peer(last: u8) -> PeerAddress {
         PeerAddress { device: DeviceId(0), vlan: None, local: [1; 16], remote: [last; 16] }
-    }
-
-    fn key(number: u32) -> IdKey {
-        IdKey { owner: OwnerId(1), number }
     }
 
     #[test]
     fn each_user_has_turns_and_each_peer_of_a_user() {
         let mut waits = NeighborWaits::default();
         for number in 0..100 {
-            waits.insert(7, peer(number), key(number.into()));
+            waits.insert(7, peer(number), u32::from(number));
         }
-        waits.insert(8, peer(200), key(200));
+        waits.insert(8, peer(200), 200);
         assert_eq!((waits.account_behind(None), waits.account_behind(Some(7))), (Some(7), Some(8)));
         assert_eq!(waits.account_behind(Some(8)), None);
         let all = |range: core::ops::Range<u8>| range.map(peer).collect::<Vec<_>>();
@@ -121,14 +124,14 @@ mod tests {
     fn identifiers_that_wait_for_one_peer_are_one_turn() {
         let mut waits = NeighborWaits::default();
         for number in 1..=3 {
-            waits.insert(7, peer(1), key(number));
+            waits.insert(7, peer(1), number);
         }
-        waits.insert(7, peer(1), key(3));
+        waits.insert(7, peer(1), 3);
         assert_eq!(waits.take_turns(7, 60, |_| false), [peer(1)]);
         for number in 1..=3 {
-            assert_eq!((waits.first_at(peer(1)), waits.is_empty()), (Some(key(number)), false));
-            waits.remove(7, peer(1), key(number));
-            waits.remove(7, peer(1), key(number));
+            assert_eq!((waits.first_at(peer(1)), waits.is_empty()), (Some(number), false));
+            waits.remove(7, peer(1), number);
+            waits.remove(7, peer(1), number);
         }
         assert_eq!((waits.first_at(peer(1)), waits.account_behind(None)), (None, None));
         assert!(waits.is_empty());
