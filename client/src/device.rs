@@ -19,6 +19,7 @@ use roced_abi::{
 use roced_types::{WORKERS_MAX, event};
 
 use crate::{
+    cancellation::NoCancellation,
     error::{Error, Result},
     gid::{Gid, GidEntry, RoceVersion},
     mapping::{self, ClientMapping, Mode},
@@ -397,6 +398,8 @@ impl DeviceInner {
         let worker = &self.workers[index as usize];
         ring_doorbell(&worker.doorbells, doorbell);
         if must_wake(worker.state.asleep()) {
+            // Posts are no cancellation points.
+            let _whole = NoCancellation::new();
             // Fails only for a full counter, which wakes as well: the worker waits for edges.
             let _ = unistd::write(&worker.wake, &1u64.to_ne_bytes());
         }

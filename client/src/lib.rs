@@ -88,6 +88,7 @@
 mod access;
 mod ah;
 mod batch;
+mod cancellation;
 mod channel;
 pub mod cm;
 mod connection;
@@ -119,6 +120,8 @@ mod yield_limiter;
 pub use access::Access;
 pub use ah::{AddressHandle, AddressOptions};
 pub use batch::SendBatch;
+#[doc(hidden)]
+pub use cancellation::NoCancellation;
 pub use channel::CompletionChannel;
 pub use connection::{Connection, ConnectionOptions, ConnectionRequest, Listener, Route};
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};

@@ -35,6 +35,7 @@ use roced_types::event::EventSubject;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
+    cancellation::NoCancellation,
     error::{Error, Result},
     readiness::Readiness,
     yield_limiter::YieldLimiter,
@@ -200,8 +201,9 @@ impl DaemonSession {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
         }
-        let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
-        let sequence = self.begin::<C>(&request, fd, deadline)?;
+        // A thread that ended here would receive for the others for ever.
+        let _whole = NoCancellation::new();
+        let (sequence, deadline) = self.begin::<C>(&request, fd)?;
         let (reply, fds) = self.reply_to(sequence, call_name(C::OP), deadline)?;
         if reply.header.status != 0 {
             return Err(Error::refused(C::OP, reply.header.status, reply.body()));
@@ -209,28 +211,34 @@ impl DaemonSession {
         Ok((reply.body(), fds))
     }
 
-    /// Sends a call, and returns its sequence number.
-    fn begin<C: Call>(&self, request: &C::Request, fd: Option<BorrowedFd<'_>>, deadline: Instant) -> Result<u32> {
+    /// Sends a call as soon as there is room for one. Returns its sequence number, and when the
+    /// reply is late. The wait ends: each call that takes the room ends, with a reply or its time.
+    fn begin<C: Call>(&self, request: &C::Request, fd: Option<BorrowedFd<'_>>) -> Result<(u32, Instant)> {
         let mut calls = lock(&self.calls);
-        while calls.under_way.len() == UNDER_WAY_MAX {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.silent(call_name(C::OP)));
-            }
+        while calls.under_way.len() == UNDER_WAY_MAX && !self.is_gone() {
             calls.waiting_for_room += 1;
-            calls = self.ended.wait_timeout(calls, left).unwrap_or_else(PoisonError::into_inner).0;
+            calls = self.ended.wait(calls).unwrap_or_else(PoisonError::into_inner);
             calls.waiting_for_room -= 1;
         }
         calls.sequence = calls.sequence.wrapping_add(1);
         let sequence = calls.sequence;
-        self.send(&Message::new(C::OP, sequence, request), fd, call_name(C::OP), deadline)?;
-        calls.under_way.push(CallUnderWay { sequence, op: C::OP, reply: None });
-        Ok(sequence)
+        let deadline = call_deadline();
+        match self.send(&Message::new(C::OP, sequence, request), fd, call_name(C::OP), deadline) {
+            Ok(()) => {
+                calls.under_way.push(CallUnderWay { sequence, op: C::OP, reply: None });
+                Ok((sequence, deadline))
+            }
+            Err(error) => {
+                self.tell_of_room(&calls);
+                Err(error)
+            }
+        }
     }
 
     /// Waits for the reply to a call, and receives for other threads meanwhile.
     fn reply_to(&self, sequence: u32, call: &'static str, deadline: Instant) -> Result<ReceivedReply> {
         let mut calls = lock(&self.calls);
+        let (mut deadline, mut was_late) = (deadline, false);
         let result = loop {
             let own = calls.under_way.iter_mut().find(|other| other.sequence == sequence);
             if let Some(reply) = own.and_then(|own| own.reply.take()) {
@@ -238,10 +246,15 @@ impl DaemonSession {
             }
             if calls.is_receiving {
                 let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                if !left.is_zero() {
+                    calls = self.wait_for_receiver(calls, left);
+                } else if was_late {
                     break Err(self.silent(call));
+                } else {
+                    // A program that was stopped meanwhile may have the reply in its socket, which
+                    // the thread that receives knows best.
+                    (deadline, was_late) = (call_deadline(), true);
                 }
-                calls = self.wait_for_receiver(calls, left);
                 continue;
             }
             calls.is_receiving = true;
@@ -256,10 +269,17 @@ impl DaemonSession {
         };
         calls.under_way.retain(|other| other.sequence != sequence);
         self.tell_waiting(&calls);
-        if calls.waiting_for_room > 0 {
-            self.ended.notify_one();
-        }
+        self.tell_of_room(&calls);
         result
+    }
+
+    /// Wakes a thread that waits for room, or all of them when the session has ended.
+    fn tell_of_room(&self, calls: &Calls) {
+        match calls.waiting_for_room {
+            0 => {}
+            _ if self.is_gone() => self.ended.notify_all(),
+            _ => self.ended.notify_one(),
+        }
     }
 
     /// Wakes those that wait for the thread that received: one may have its reply now, and one
@@ -295,7 +315,10 @@ impl DaemonSession {
     /// been received by then. Fails only if the session has ended, which destroys the object as
     /// well.
     pub(crate) fn destroy<C: Call<Request = Handle>>(&self, subject: EventSubject, handle: u32) {
-        let _ = self.call::<C>(Handle { handle });
+        if let Err(Error::OtherProcess) = self.call::<C>(Handle { handle }) {
+            // A thread of the parent may have held the lock of the events for ever.
+            return;
+        }
         let mut events = lock(&self.events);
         events.retain(|event| (EventSubject::of(event.kind), event.handle) != (subject, handle));
         if events.is_empty() {
@@ -304,19 +327,24 @@ impl DaemonSession {
         }
     }
 
-    /// Returns the next event, or `None`.
+    /// Returns the next event, or `None`. Does not wait: while a thread receives replies, that
+    /// thread receives events as well, and [`Self::readiness`] tells of them.
     pub(crate) fn next_event(&self) -> Result<Option<Event>> {
+        if !self.is_of_this_process() {
+            return Err(Error::OtherProcess);
+        }
+        let _whole = NoCancellation::new();
         loop {
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
             }
             let mut calls = lock(&self.calls);
-            while calls.is_receiving {
-                calls = self.wait_for_receiver(calls, Duration::from_secs(CALL_SECONDS));
-            }
             // A call may have received one meanwhile.
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
+            }
+            if calls.is_receiving {
+                return Ok(None);
             }
             let Some(received) = self.try_receive()? else { return Ok(None) };
             self.take_in(&mut calls, received)?;
@@ -480,6 +508,10 @@ impl AsFd for DaemonSession {
     }
 }
 
+fn call_deadline() -> Instant {
+    Instant::now() + Duration::from_secs(CALL_SECONDS)
+}
+
 /// Name of this program, for the daemon's reports: as in `/proc/self/comm`, which is the main
 /// thread's; zeros when it cannot be read.
 fn program_name() -> [u8; 16] {
@@ -498,7 +530,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, thread};
+    use std::{io, mem, sync::mpsc, thread};
 
     use nix::{
         sched::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -595,39 +627,176 @@ mod tests {
         assert_eq!(events, (0..rounds).collect::<Vec<_>>());
     }
 
+    /// A daemon that takes the calls that may be under way and ends: no thread waits for its time
+    /// to pass.
+    #[test]
+    fn the_end_of_the_daemon_ends_the_calls_of_all_threads() {
+        const THREADS: usize = 4 * UNDER_WAY_MAX;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            let taken: Vec<Message> = (0..UNDER_WAY_MAX).map(|_| receive_call(&theirs)).collect();
+            assert_eq!(taken.len(), UNDER_WAY_MAX);
+            // The other threads wait for room.
+            thread::sleep(Duration::from_millis(200));
+        });
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        let began = Instant::now();
+        let results: Vec<_> = thread::scope(|scope| {
+            let call = || session.call::<DestroyQp>(Handle { handle: 1 });
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(call)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it returns")).collect()
+        });
+        daemon.join().expect("it ended");
+        assert!(results.iter().all(|result| matches!(result, Err(Error::DaemonGone))), "{results:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    /// A thread receives, and keeps the events that come.
+    #[test]
+    fn a_look_for_events_does_not_wait_for_calls() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            theirs
+        });
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        let _theirs = daemon.join().expect("it answered");
+        let (sequence, _) = session.begin::<DestroyQp>(&Handle { handle: 1 }, None).expect("there is room");
+        lock(&session.calls).is_receiving = true;
+        let began = Instant::now();
+        assert_eq!(session.next_event().expect("the daemon is there").map(|event| event.handle), None);
+        session.keep_event(&Message::new(control::EVENT, 0, &Event { kind: 1, handle: 7 }));
+        assert_eq!(session.next_event().expect("the daemon is there").map(|event| event.handle), Some(7));
+        assert!(began.elapsed() < Duration::from_secs(CALL_SECONDS / 2), "{:?}", began.elapsed());
+        assert_eq!(lock(&session.calls).under_way[0].sequence, sequence);
+    }
+
+    /// A program that was stopped for long: the reply has come meanwhile, and the thread that
+    /// receives takes it after another one has seen that its own is late.
+    #[test]
+    fn a_late_reply_is_waited_for_while_a_thread_receives() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            theirs
+        });
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        let _theirs = daemon.join().expect("it answered");
+        let (sequence, _) = session.begin::<DestroyQp>(&Handle { handle: 1 }, None).expect("there is room");
+        lock(&session.calls).is_receiving = true;
+        let late = thread::scope(|scope| {
+            let late = scope.spawn(|| session.reply_to(sequence, "DestroyQp", Instant::now()));
+            while lock(&session.calls).waiting == 0 && !late.is_finished() {
+                thread::yield_now();
+            }
+            let mut calls = lock(&session.calls);
+            let reply = Message::new(DestroyQp::OP, sequence, &[0u64; 2]);
+            let taken = session.take_in(&mut calls, (reply, Vec::new()));
+            calls.is_receiving = false;
+            session.tell_waiting(&calls);
+            drop(calls);
+            taken.and(late.join().expect("it returns"))
+        });
+        assert_eq!(late.expect("the session serves").0.header.sequence, sequence);
+    }
+
+    /// A thread that is canceled in its call ends behind it, and others go on.
+    #[test]
+    fn a_canceled_thread_keeps_no_other_from_its_calls() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let (asks, asked) = mpsc::channel();
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            let first = receive_call(&theirs);
+            asks.send(()).expect("it is waited for");
+            for call in [first, receive_call(&theirs)] {
+                send_message(&theirs, &Message::new(call.header.op, call.header.sequence, &[0u64; 2]));
+            }
+            theirs
+        });
+        let (session, _) = DaemonSession::over(ours).expect("a session");
+        let call = || session.call::<DestroyQp>(Handle { handle: 1 }).is_ok();
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let canceled = scope.spawn(move || {
+                // SAFETY: a query.
+                tell.send(unsafe { libc::pthread_self() }).expect("it is waited for");
+                let is_ok = call();
+                // Rust's threads do not survive a cancellation.
+                mem::forget(NoCancellation::new());
+                is_ok
+            });
+            let thread = told.recv().expect("it runs");
+            asked.recv().expect("it calls");
+            // SAFETY: the thread waits for its reply.
+            assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+            let other = scope.spawn(call);
+            assert!(other.join().expect("it returns") && canceled.join().expect("it returns"));
+        });
+        drop(daemon.join().expect("it answered both"));
+    }
+
+    /// A child of a program has a copy of the socket: what it received would be its parent's.
+    #[test]
+    fn a_child_takes_no_event_of_its_parent() {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let daemon = thread::spawn(move || {
+            answer_hello(&theirs);
+            send_message(&theirs, &Message::new(control::EVENT, 0, &Event { kind: 1, handle: 7 }));
+            theirs
+        });
+        let (mut session, _) = DaemonSession::over(ours).expect("a session");
+        let _theirs = daemon.join().expect("it sent an event");
+        session.pid += 1;
+        assert!(matches!(session.next_event(), Err(Error::OtherProcess)));
+        session.pid -= 1;
+        assert_eq!(session.next_event().expect("it is there").map(|event| event.handle), Some(7));
+    }
+
     /// A daemon that has as many calls as may be under way before it answers the first, in another
     /// order, with an event before them; the last ones, when threads have ended, one by one. It
     /// refuses odd handles. Returns the number of events.
     fn answer_together(socket: &OwnedFd, calls: u32) -> u32 {
-        let receive = || {
-            let mut bytes = [0; MESSAGE_BYTES];
-            let mut pieces = [IoSliceMut::new(&mut bytes)];
-            let flags = MsgFlags::empty();
-            let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, None, flags).expect("receive").bytes;
-            assert_eq!(received, MESSAGE_BYTES, "the client ended early");
-            Message::read_from_bytes(&bytes).expect("a message")
-        };
-        let send = |message: &Message| {
-            let pieces = [IoSlice::new(message.as_bytes())];
-            sendmsg::<()>(socket.as_raw_fd(), &pieces, &[], MsgFlags::empty(), None).expect("send");
-        };
-        let hello = HelloReply { version: VERSION, ..HelloReply::new_zeroed() };
-        send(&Message::new(Hello::OP, receive().header.sequence, &hello));
+        answer_hello(socket);
         let (mut left, mut rounds) = (calls, 0);
         while left > 0 {
             let together = if rounds < 3 { UNDER_WAY_MAX } else { 1 };
-            let batch: Vec<Message> = (0..together).map(|_| receive()).collect();
-            send(&Message::new(control::EVENT, 0, &Event { kind: 1, handle: rounds }));
+            let batch: Vec<Message> = (0..together).map(|_| receive_call(socket)).collect();
+            send_message(socket, &Message::new(control::EVENT, 0, &Event { kind: 1, handle: rounds }));
             for call in batch.iter().rev() {
                 let Handle { handle } = call.body();
                 let mut reply = Message::new(call.header.op, call.header.sequence, &[0u64; 2]);
                 reply.header.status = handle % 2;
-                send(&reply);
+                send_message(socket, &reply);
             }
             left -= together as u32;
             rounds += 1;
         }
         rounds
+    }
+
+    fn receive_call(socket: &OwnedFd) -> Message {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, None, MsgFlags::empty()).expect("receive").bytes;
+        assert_eq!(received, MESSAGE_BYTES, "the client ended early");
+        Message::read_from_bytes(&bytes).expect("a message")
+    }
+
+    fn send_message(socket: &OwnedFd, message: &Message) {
+        let pieces = [IoSlice::new(message.as_bytes())];
+        sendmsg::<()>(socket.as_raw_fd(), &pieces, &[], MsgFlags::empty(), None).expect("send");
+    }
+
+    fn answer_hello(socket: &OwnedFd) {
+        let hello = HelloReply { version: VERSION, ..HelloReply::new_zeroed() };
+        send_message(socket, &Message::new(Hello::OP, receive_call(socket).header.sequence, &hello));
     }
 
     /// Limits this thread and its later threads to one core.

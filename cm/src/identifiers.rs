@@ -18,11 +18,15 @@ mod events;
 mod host;
 mod listening;
 mod multicast;
+mod neighbor_waits;
 mod ports;
 mod postponed;
 mod unconfirmed;
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    vec::Vec,
+};
 use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -37,7 +41,7 @@ pub use self::{
     events::{EventKind, IdEvent},
     host::{DeviceAddress, Host},
 };
-use self::{ports::Ports, postponed::Postponed, unconfirmed::Unconfirmed};
+use self::{neighbor_waits::NeighborWaits, ports::Ports, postponed::Postponed, unconfirmed::Unconfirmed};
 use crate::{
     connection::{CmState, PeerAddress},
     counters::CmCounters,
@@ -58,10 +62,6 @@ pub struct IdKey {
     pub owner: OwnerId,
     /// Number.
     pub number: u32,
-}
-
-impl IdKey {
-    const NONE: Self = Self { owner: OwnerId(0), number: 0 };
 }
 
 /// Service of an identifier's queue pair.
@@ -168,8 +168,7 @@ pub struct Identifiers {
     of_account_max: u32,
     by_connection: BTreeMap<CommId, IdKey>,
     by_channel: BTreeSet<(u32, IdKey)>,
-    /// Identifiers that wait for a neighbor.
-    by_neighbor: BTreeSet<(PeerAddress, IdKey)>,
+    neighbor_waits: NeighborWaits<IdKey>,
     timers: BTreeSet<(Duration, IdKey)>,
     unconfirmed: Unconfirmed,
     /// Requests that wait for room at their listener.
@@ -227,7 +226,7 @@ impl Identifiers {
             numbers: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             by_channel: BTreeSet::new(),
-            by_neighbor: BTreeSet::new(),
+            neighbor_waits: NeighborWaits::default(),
             timers: BTreeSet::new(),
             unconfirmed: Unconfirmed::default(),
             postponed: Postponed::default(),
@@ -372,9 +371,15 @@ impl Identifiers {
         self.ids.len()
     }
 
-    /// Peers of which a neighbor is asked for, with an identifier that waits.
-    pub fn waiting_for(&self) -> impl Iterator<Item = (PeerAddress, IdKey)> + '_ {
-        self.by_neighbor.iter().copied()
+    /// The next user, behind `last`, with identifiers that wait for a neighbor.
+    pub fn account_that_waits(&self, last: Option<u32>) -> Option<u32> {
+        self.neighbor_waits.account_behind(last)
+    }
+
+    /// Up to `count` of the peers of which a user waits for the neighbor, but for those that `skip`
+    /// names. Each has its turn in one of the calls.
+    pub fn waiting_for(&mut self, account: u32, count: usize, skip: impl Fn(PeerAddress) -> bool) -> Vec<PeerAddress> {
+        self.neighbor_waits.take_turns(account, count, skip)
     }
 
     /// Identifiers that listen.
@@ -411,7 +416,7 @@ impl Identifiers {
             && self.ports.is_empty()
             && self.by_connection.is_empty()
             && self.by_channel.is_empty()
-            && self.by_neighbor.is_empty()
+            && self.neighbor_waits.is_empty()
             && self.timers.is_empty()
             && self.unconfirmed.is_empty()
             && self.postponed.is_empty()

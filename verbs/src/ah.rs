@@ -3,7 +3,7 @@
 
 use std::{ffi::c_int, net::Ipv4Addr};
 
-use roced_client::{AddressHandle, AddressOptions, Gid};
+use roced_client::{AddressHandle, AddressOptions, Gid, NoCancellation};
 
 use crate::{
     abi::{
@@ -26,6 +26,7 @@ pub(crate) type Ah = Object<Face, AddressHandle>;
 
 /// `ibv_create_ah`.
 pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, attr: *mut AhAttr) -> *mut Face {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's domain is ours, and it gave attributes.
     errno::pointer(unsafe { make(pd, &*attr) })
 }
@@ -65,6 +66,7 @@ pub(crate) fn hop_limit(asked: u8) -> u8 {
 
 /// `ibv_destroy_ah`.
 pub(crate) unsafe extern "C" fn destroy(ah: *mut Face) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's handle is ours, so is its domain, and it does not use it any more.
     unsafe {
         let pd = (*ah).pd;
@@ -89,6 +91,7 @@ pub(crate) unsafe extern "C" fn init_from_wc(
 
 /// `ibv_create_ah_from_wc`.
 pub(crate) unsafe extern "C" fn create_from_wc(pd: *mut PdFace, wc: *mut Wc, grh: *mut Grh, port: u8) -> *mut Face {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's domain is ours; it gave a completion and its header.
     errno::pointer(unsafe { back((*pd).context, port, &*wc, &*grh).and_then(|attr| make(pd, &attr)) })
 }

@@ -2,6 +2,7 @@
 //! in pages of its own, which the daemon can map.
 #![expect(unsafe_code, reason = "memory and objects of C")]
 
+use roced_client::NoCancellation;
 use std::{
     alloc::{self, Layout},
     ffi::{c_int, c_void},
@@ -55,6 +56,7 @@ impl Buf {
 
 /// `ibv_alloc_buf`.
 pub(crate) unsafe extern "C" fn allocate(pd: *mut PdFace, length: usize, buf: *mut *mut Buf) -> *mut c_void {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut c_void> {
         let made = Buf::new(pd, length)?;
         let address = made.address.cast();
@@ -67,6 +69,7 @@ pub(crate) unsafe extern "C" fn allocate(pd: *mut PdFace, length: usize, buf: *m
 
 /// `ibv_free_buf`: regions in the buffer have ended before.
 pub(crate) unsafe extern "C" fn free(buf: *mut Buf) {
+    let _whole = NoCancellation::new();
     // SAFETY: it came from `allocate`, which leaked it with memory of this layout, and the program
     // vouches that this is its end.
     unsafe {
@@ -83,6 +86,7 @@ pub(crate) unsafe extern "C" fn register(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's buffer came from `allocate`.
     if let Err(errno) = unsafe { &*buf }.check(pd, address, length) {
         return errno::pointer(Err(errno));

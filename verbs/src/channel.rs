@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use roced_client::CompletionChannel;
+use roced_client::{CompletionChannel, NoCancellation};
 
 use crate::{
     abi::{
@@ -42,6 +42,7 @@ impl ChannelState {
 
 /// `ibv_create_comp_channel`.
 pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut ChannelFace> {
         // SAFETY: the program's context is ours.
         let channel = unsafe { context::of(context) }.device.channel()?;
@@ -58,6 +59,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
 
 /// `ibv_destroy_comp_channel`.
 pub(crate) unsafe extern "C" fn destroy(channel: *mut ChannelFace) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's channel is ours, and is unused when no queue reports to it.
     unsafe {
         if !VerbsChannel::of(channel).own.cqs().is_empty() {

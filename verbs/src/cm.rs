@@ -16,7 +16,6 @@
 
 mod address;
 mod body;
-mod cancellation;
 mod command;
 mod connection;
 mod event;

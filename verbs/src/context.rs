@@ -8,7 +8,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
-use roced_client::{Device as ClientDevice, DeviceAttributes};
+use roced_client::{Device as ClientDevice, DeviceAttributes, NoCancellation};
 
 use crate::{
     abi::{
@@ -62,6 +62,7 @@ fn whole(context: *mut Face) -> *mut VerbsContext {
 
 /// `ibv_close_device`. The session ends when the last object made of it does.
 pub(crate) unsafe extern "C" fn close(context: *mut Face) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: it is one of ours, and the program does not use it any more.
     drop(unsafe { Context::free(whole(context)) });
     0

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_client::{Completion, CompletionQueue, CqOptions, Notify};
+use roced_client::{Completion, CompletionQueue, CqOptions, NoCancellation, Notify};
 
 use crate::{
     abi::{
@@ -91,6 +91,7 @@ pub(crate) unsafe extern "C" fn create(
     channel: *mut ChannelFace,
     vector: c_int,
 ) -> *mut CqFace {
+    let _whole = NoCancellation::new();
     let wanted = || -> Result<CqRequest> {
         Ok(CqRequest {
             entries: u32::try_from(entries).map_err(|_| Errno::INVALID)?,
@@ -164,6 +165,7 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &CqRequest) -> Resu
 
 /// `ibv_resize_cq`.
 pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int {
+    let _whole = NoCancellation::new();
     let resized = || -> Result<()> {
         // SAFETY: the program's queue is ours, and so is its context.
         let (queue, own) = unsafe { (Cq::of(cq), context::of((*cq).context)) };
@@ -202,6 +204,7 @@ fn is_too_small(cq: &CompletionQueue, entries: usize) -> Result<bool> {
 
 /// `ibv_destroy_cq`: waits until its events are acknowledged.
 pub(crate) unsafe extern "C" fn destroy(cq: *mut CqFace) -> c_int {
+    let _whole = NoCancellation::new();
     let ended = || -> Result<()> {
         // SAFETY: the program's queue is ours, and so are its context and channel.
         unsafe {

@@ -4,7 +4,7 @@
 
 use std::{ffi::c_int, time::Duration};
 
-use roced_client::Completion;
+use roced_client::{Completion, NoCancellation};
 
 use crate::{
     abi::{
@@ -28,6 +28,7 @@ const SINGLE_THREADED: u32 = 1 << 0;
 
 /// `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create(context: *mut ContextFace, attr: *mut CqInitAttrEx) -> *mut Face {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut Face> {
         // SAFETY: the program gave attributes.
         let attr = unsafe { &*attr };

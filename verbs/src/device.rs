@@ -2,6 +2,7 @@
 //! can hold a pointer for too long.
 #![expect(unsafe_code, reason = "lists and names of C")]
 
+use roced_client::NoCancellation;
 use std::{
     env,
     ffi::{OsString, c_char, c_int},
@@ -40,6 +41,7 @@ static KNOWN: Mutex<Vec<Pointer<Device>>> = Mutex::new(Vec::new());
 
 /// `ibv_get_device_list`.
 pub(crate) unsafe extern "C" fn list(count: *mut c_int) -> *mut *mut Face {
+    let _whole = NoCancellation::new();
     // librdmacm lists the devices before it opens its device file.
     cm::redirect();
     let devices = match ClientDevice::list() {
@@ -68,6 +70,7 @@ pub(crate) unsafe extern "C" fn list(count: *mut c_int) -> *mut *mut Face {
 
 /// `ibv_free_device_list`.
 pub(crate) unsafe extern "C" fn free_list(list: *mut *mut Face) {
+    let _whole = NoCancellation::new();
     // SAFETY: `list` made it.
     unsafe { libc::free(list.cast()) };
 }

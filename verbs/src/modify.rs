@@ -4,7 +4,7 @@
 
 use std::{ffi::c_int, mem, ptr};
 
-use roced_client::{QpAttributes, attribute};
+use roced_client::{NoCancellation, QpAttributes, attribute};
 
 use crate::{
     abi::{
@@ -32,6 +32,7 @@ const BYTES_PER_KILOBIT: u64 = 125;
 
 /// `ibv_modify_qp`.
 pub(crate) unsafe extern "C" fn modify(qp: *mut QpFace, attr: *mut QpAttr, mask: c_int) -> c_int {
+    let _whole = NoCancellation::new();
     let modified = || -> Result<()> {
         // SAFETY: the program's queue pair is ours, and it gave attributes.
         let (object, attr) = unsafe { (Qp::of(qp), &*attr) };
@@ -103,6 +104,7 @@ pub(crate) unsafe extern "C" fn query(
     _mask: c_int,
     init: *mut QpInitAttr,
 ) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's queue pair is ours.
     let object = unsafe { Qp::of(face) };
     let asked = object.own.qp.query().map_err(Errno::from);
@@ -172,6 +174,7 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
 
 /// `ibv_query_ece`: no vendor, no options, and no such function: librdmacm refuses an empty answer.
 pub(crate) unsafe extern "C" fn query_ece(_qp: *mut QpFace, ece: *mut Ece) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program gave room for it.
     unsafe { ptr::write(ece, Ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     absent::unsupported()

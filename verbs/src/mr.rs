@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use roced_client::{Access, MemoryRegion, Reregistration};
+use roced_client::{Access, MemoryRegion, NoCancellation, Reregistration};
 
 use crate::{
     abi::object::{Mr as Face, Pd as PdFace},
@@ -37,6 +37,7 @@ pub(crate) unsafe extern "C" fn register(
     length: usize,
     access: c_int,
 ) -> *mut Face {
+    let _whole = NoCancellation::new();
     // SAFETY: as the program vouches.
     unsafe { register_iova(pd, address, length, address.addr() as u64, access.cast_unsigned()) }
 }
@@ -49,6 +50,7 @@ pub(crate) unsafe extern "C" fn register_iova(
     iova: u64,
     flags: u32,
 ) -> *mut Face {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut Face> {
         let access = rights(flags)?;
         let iova = if flags & ZERO_BASED == 0 { iova } else { 0 };
@@ -99,6 +101,7 @@ const BUF: u64 = 1 << 5;
 
 /// `ibv_reg_mr_ex`, for memory of the program and buffers: no dma-buf, no DMA handle.
 pub(crate) unsafe extern "C" fn register_ex(pd: *mut PdFace, attributes: *mut MrInitAttr) -> *mut Face {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's attributes, which it has filled as far as the mask says.
     let MrInitAttr { length, access, comp_mask, iova, addr } = unsafe { attributes.read() };
     let of_buf = comp_mask & BUF != 0;
@@ -142,6 +145,7 @@ pub(crate) unsafe extern "C" fn reregister(
     length: usize,
     access: c_int,
 ) -> c_int {
+    let _whole = NoCancellation::new();
     /// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. So it always is with us.
     const AS_IT_WAS: c_int = -1;
     const TRANSLATION: c_int = 1 << 0;
@@ -191,6 +195,7 @@ pub(crate) unsafe extern "C" fn reregister(
 
 /// `ibv_dereg_mr`. A region that a memory window is bound to stays.
 pub(crate) unsafe extern "C" fn deregister(mr: *mut Face) -> c_int {
+    let _whole = NoCancellation::new();
     let ended = || -> Result<()> {
         // SAFETY: the program's region is ours, and so is its domain.
         let (object, domain) = unsafe { (Mr::of(mr), Pd::of((*mr).pd)) };

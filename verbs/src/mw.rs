@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use roced_client::{Access, MemoryWindow, SendRequest, WindowBinding, WindowKind};
+use roced_client::{Access, MemoryWindow, NoCancellation, SendRequest, WindowBinding, WindowKind};
 
 use crate::{
     abi::{
@@ -22,6 +22,7 @@ pub(crate) type Mw = Object<Face, MemoryWindow>;
 
 /// `ibv_alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc(pd: *mut PdFace, kind: u32) -> *mut Face {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut Face> {
         let wanted = match kind {
             1 => WindowKind::One,
@@ -40,6 +41,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut PdFace, kind: u32) -> *mut Face {
 
 /// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut Face) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's window is ours, so is its domain, and it does not use it any more.
     unsafe {
         let pd = (*mw).pd;

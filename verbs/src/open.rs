@@ -1,6 +1,7 @@
 //! Opening of devices: the session, and the table of functions that the inlines of the header call.
 #![expect(unsafe_code, reason = "the struct that the inlines of the header call through")]
 
+use roced_client::NoCancellation;
 use std::{
     ffi::c_int,
     mem,
@@ -20,6 +21,7 @@ use crate::{
 
 /// `ibv_open_device`.
 pub(crate) unsafe extern "C" fn open(device: *mut DeviceFace) -> *mut Face {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's device is one of ours.
     errno::pointer(unsafe { open_session(device) })
 }

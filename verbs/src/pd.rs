@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use roced_client::ProtectionDomain;
+use roced_client::{NoCancellation, ProtectionDomain};
 
 use crate::{
     abi::{
@@ -40,6 +40,7 @@ impl PdState {
 
 /// `ibv_alloc_pd`.
 pub(crate) unsafe extern "C" fn alloc(context: *mut Face) -> *mut PdFace {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut PdFace> {
         // SAFETY: the program's context is ours.
         let pd = unsafe { context::of(context) }.device.protection_domain()?;
@@ -55,6 +56,7 @@ fn new(context: *mut Face, own: PdState) -> *mut PdFace {
 
 /// `ibv_dealloc_pd`.
 pub(crate) unsafe extern "C" fn dealloc(pd: *mut PdFace) -> c_int {
+    let _whole = NoCancellation::new();
     let ended = || -> Result<()> {
         // SAFETY: the program's domain is ours, and is unused when it has no objects.
         let own = unsafe {
@@ -78,6 +80,7 @@ pub(crate) unsafe extern "C" fn dealloc(pd: *mut PdFace) -> c_int {
 /// `ibv_alloc_parent_domain`. Memory that it would allocate by the program's functions is the
 /// daemon's here.
 pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut ParentDomainInitAttr) -> *mut PdFace {
+    let _whole = NoCancellation::new();
     /// Allocators, and their context.
     const KNOWN: u32 = 1 << 0 | 1 << 1;
     let made = || -> Result<*mut PdFace> {
@@ -106,6 +109,7 @@ pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut Pare
 
 /// `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut Face, attr: *mut TdInitAttr) -> *mut TdFace {
+    let _whole = NoCancellation::new();
     // SAFETY: the program gave attributes, or none.
     if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
         return errno::pointer(Err(Errno::INVALID));
@@ -115,6 +119,7 @@ pub(crate) unsafe extern "C" fn alloc_td(context: *mut Face, attr: *mut TdInitAt
 
 /// `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut TdFace) -> c_int {
+    let _whole = NoCancellation::new();
     let ended = || -> Result<()> {
         // SAFETY: the program's domain is ours, and is unused when no parent domain uses it.
         unsafe {

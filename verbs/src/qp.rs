@@ -3,7 +3,7 @@
 
 use std::{cell::UnsafeCell, ffi::c_int, mem};
 
-use roced_client::{QueuePair, ServiceType};
+use roced_client::{NoCancellation, QueuePair, ServiceType};
 
 use crate::{
     abi::{
@@ -54,6 +54,7 @@ struct QpRequest<'a> {
 
 /// `ibv_create_qp`.
 pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut QpInitAttr) -> *mut QpFace {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's domain is ours; it passed attributes with objects of ours.
     errno::pointer(unsafe {
         make(&QpRequest { init: &*init, pd, operations: None }).map(|(qp, cap)| {
@@ -65,6 +66,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut QpInitAttr) -
 
 /// `ibv_create_qp_ex`, for the cases that the inline does not turn into `ibv_create_qp` by itself.
 pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, init: *mut QpInitAttrEx) -> *mut QpFace {
+    let _whole = NoCancellation::new();
     const PD: u32 = 1 << 0;
     const CREATE_FLAGS: u32 = 1 << 2;
     const OPERATIONS: u32 = 1 << 6;
@@ -195,6 +197,7 @@ fn users<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, srq: Option<&'a Srq>)
 
 /// `ibv_destroy_qp`: waits until its events are acknowledged.
 pub(crate) unsafe extern "C" fn destroy(qp: *mut QpFace) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's queue pair is ours, so is all that it was made with, and the program
     // does not use it any more.
     unsafe {

@@ -3,7 +3,7 @@
 
 use std::{ffi::c_int, mem, ptr};
 
-use roced_client::{DeviceAttributes, Gid, PKEYS_MAX, PortAttributes, RoceVersion};
+use roced_client::{DeviceAttributes, Gid, NoCancellation, PKEYS_MAX, PortAttributes, RoceVersion};
 
 use crate::{
     abi::{
@@ -53,6 +53,7 @@ unsafe fn give<T>(from: &T, to: *mut T, bytes: usize) {
 
 /// `ibv_query_device`.
 pub(crate) unsafe extern "C" fn device(context: *mut Face, attr: *mut DeviceAttr) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's context is ours, and it gave room for the attributes.
     unsafe { attr.write(device_attr(&context::of(context).attributes)) };
     0
@@ -160,6 +161,7 @@ pub(crate) unsafe extern "C" fn port(context: *mut Face, port: u8, attr: *mut Po
 
 /// The older `ibv_query_port`: the symbol, with a struct that ends earlier.
 pub(crate) unsafe extern "C" fn port_of_before(context: *mut Face, number: u8, attr: *mut PortAttr) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: as above.
     unsafe { port(context, number, attr, PORT_ATTR_OLD_BYTES) }
 }
@@ -247,6 +249,7 @@ pub(crate) fn mtu_bytes(code: u32) -> Result<u32> {
 
 /// `ibv_query_gid`. An entry that is empty is zeros.
 pub(crate) unsafe extern "C" fn gid(context: *mut Face, port: u8, index: c_int, gid: *mut attributes::IbvGid) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's context is ours, and it gave room for a GID.
     errno::minus_one(unsafe { entry(context, port.into(), index) }.map(|entry| unsafe { gid.write(entry.gid.0) }))
 }
@@ -279,6 +282,7 @@ pub(crate) unsafe extern "C" fn gid_ex(
     flags: u32,
     bytes: usize,
 ) -> c_int {
+    let _whole = NoCancellation::new();
     let asked = || {
         if flags != 0 {
             return Err(Errno::UNSUPPORTED);
@@ -303,6 +307,7 @@ pub(crate) unsafe extern "C" fn gid_table(
     flags: u32,
     bytes: usize,
 ) -> isize {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's context is ours.
     let device = &unsafe { context::of(context) }.device;
     let gids = match device.gids() {
@@ -336,6 +341,7 @@ pub(crate) unsafe extern "C" fn gid_type(context: *mut Face, port: u8, index: u3
 
 /// `ibv_query_pkey`, in wire order.
 pub(crate) unsafe extern "C" fn pkey(context: *mut Face, port: u8, index: c_int, to: *mut u16) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's context is ours.
     let keys = unsafe { pkeys(context, port) };
     let entry = keys.and_then(|keys| {

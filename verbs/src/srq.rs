@@ -3,7 +3,7 @@
 
 use std::{ffi::c_int, mem};
 
-use roced_client::SharedReceiveQueue;
+use roced_client::{NoCancellation, SharedReceiveQueue};
 
 pub(crate) use crate::abi::object::Srq as Face;
 use crate::{
@@ -35,6 +35,7 @@ pub(crate) struct SrqState {
 
 /// `ibv_create_srq`.
 pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) -> *mut Face {
+    let _whole = NoCancellation::new();
     let made = || -> Result<*mut Face> {
         // SAFETY: the program's domain is ours, and it gave attributes.
         let (domain, init) = unsafe { (Pd::of(pd), &mut *init) };
@@ -78,6 +79,7 @@ pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, _init: *mu
 
 /// `ibv_modify_srq`.
 pub(crate) unsafe extern "C" fn modify(srq: *mut Face, attr: *mut SrqAttr, mask: c_int) -> c_int {
+    let _whole = NoCancellation::new();
     let modified = || -> Result<()> {
         if mask & MAX_WR != 0 {
             return Err(Errno::UNSUPPORTED);
@@ -96,6 +98,7 @@ pub(crate) unsafe extern "C" fn modify(srq: *mut Face, attr: *mut SrqAttr, mask:
 
 /// `ibv_query_srq`.
 pub(crate) unsafe extern "C" fn query(srq: *mut Face, attr: *mut SrqAttr) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's queue is ours.
     let queue = &unsafe { Srq::of(srq) }.own.srq;
     errno::number(queue.limit().map_err(Errno::from).map(|srq_limit| {
@@ -113,6 +116,7 @@ pub(crate) unsafe extern "C" fn number(srq: *mut Face, number: *mut u32) -> c_in
 
 /// `ibv_destroy_srq`: waits until its events are acknowledged.
 pub(crate) unsafe extern "C" fn destroy(srq: *mut Face) -> c_int {
+    let _whole = NoCancellation::new();
     let ended = || -> Result<()> {
         // SAFETY: the program's queue is ours, and so are its context and domain.
         unsafe {

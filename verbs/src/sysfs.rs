@@ -1,6 +1,7 @@
 //! Files below `/sys` that programs read by functions of the library.
 #![expect(unsafe_code, reason = "paths and texts of C")]
 
+use roced_client::NoCancellation;
 use std::{
     ffi::{CStr, OsStr, c_char, c_int},
     fs,
@@ -25,6 +26,7 @@ pub(crate) unsafe extern "C" fn read_file(
     to: *mut c_char,
     room: usize,
 ) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program gave two paths, and room.
     unsafe { read(folder, file, to, room) }
 }
@@ -37,6 +39,7 @@ pub(crate) unsafe extern "C" fn read_device_file(
     device: *mut DeviceFace,
     file: *const c_char,
 ) -> c_int {
+    let _whole = NoCancellation::new();
     // SAFETY: the program's device is ours, and its path is a text.
     unsafe { read((&raw const (*device).ibdev_path).cast(), file, to, room) }
 }

@@ -136,7 +136,7 @@ impl Identifiers {
         let id = self.id(key)?;
         (id.state, id.deadline) = (IdState::AddressQuery, Some(now + timeout));
         self.timers.insert((now + timeout, key));
-        self.by_neighbor.insert((peer, key));
+        self.neighbor_waits.insert(self.account_of(key.owner), peer, key);
         Ok(())
     }
 
@@ -188,9 +188,7 @@ impl Identifiers {
 
     /// Frames can be sent to the peer now.
     pub fn on_neighbor(&mut self, peer: PeerAddress) {
-        loop {
-            let mut waiting = self.by_neighbor.range((peer, IdKey::NONE)..).take_while(|(of, _)| *of == peer);
-            let Some(&(_, key)) = waiting.next() else { return };
+        while let Some(key) = self.neighbor_waits.first_at(peer) {
             self.cancel_resolution(key);
             self.resolved(key);
         }
@@ -211,7 +209,7 @@ impl Identifiers {
             self.timers.remove(&(deadline, key));
         }
         if let Ok(peer) = id.peer() {
-            self.by_neighbor.remove(&(peer, key));
+            self.neighbor_waits.remove(self.account_of(key.owner), peer, key);
         }
     }
 

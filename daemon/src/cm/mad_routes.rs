@@ -71,6 +71,8 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
+    /// Ways of each user with a neighbor that is being asked.
+    resolving: BTreeMap<u32, usize>,
     unsent: UnsentMads,
     for_strangers: AnswerBudget,
     for_answers: AnswerBudget,
@@ -120,6 +122,7 @@ impl Default for MadRoutes {
         Self {
             ways: BTreeMap::new(),
             by_follow: BTreeMap::new(),
+            resolving: BTreeMap::new(),
             unsent: UnsentMads::default(),
             for_strangers: AnswerBudget::new(FOR_STRANGERS),
             for_answers: AnswerBudget::new(FOR_ANSWERS),
@@ -131,11 +134,27 @@ impl Default for MadRoutes {
 }
 
 impl MadRoutes {
+    /// Neighbors that may be asked for a user now.
+    pub(super) fn room_to_ask(&self, account: u32) -> usize {
+        RESOLVING_MAX - self.resolving.get(&account).map_or(0, |count| *count).min(RESOLVING_MAX)
+    }
+
+    /// Counts a way of a user that is being resolved from now on, or not any more.
+    fn count_resolving(&mut self, account: u32, before: bool, now: bool) {
+        if before == now {
+            return;
+        }
+        let count = self.resolving.entry(account).or_insert(0);
+        *count = if now { *count + 1 } else { *count - 1 };
+        if *count == 0 {
+            self.resolving.remove(&account);
+        }
+    }
+
     /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on,
     /// unless the user has asked for many others.
     pub(super) fn is_reachable(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> bool {
-        let is_open = |way: &&MadRoute| way.account == account && way.next == NextHop::Resolving;
-        if !self.ways.contains_key(&peer) && self.ways.values().filter(is_open).count() >= RESOLVING_MAX {
+        if !self.ways.contains_key(&peer) && self.room_to_ask(account) == 0 {
             return false;
         }
         let next = self.way(peer, account, environment).map(|way| way.next);
@@ -148,6 +167,7 @@ impl MadRoutes {
             let source = entry_of(environment.network, &peer)?;
             let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
             self.by_follow.entry(follow).or_default().push(peer);
+            self.count_resolving(account, false, next == NextHop::Resolving);
             self.ways.insert(
                 peer,
                 MadRoute {
@@ -221,7 +241,9 @@ impl MadRoutes {
         let peers = self.by_follow.get(&follow).cloned().unwrap_or_default();
         for peer in &peers {
             let Some(way) = self.ways.get_mut(peer) else { continue };
-            way.next = next;
+            let (account, before) = (way.account, std::mem::replace(&mut way.next, next));
+            self.count_resolving(account, before == NextHop::Resolving, next == NextHop::Resolving);
+            let Some(way) = self.ways.get_mut(peer) else { continue };
             if next != NextHop::Resolving {
                 for bytes in way.waiting.drain(..) {
                     self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
@@ -258,6 +280,7 @@ impl MadRoutes {
             self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, _)| *peer).collect();
         for peer in unused {
             let Some(way) = self.ways.remove(&peer) else { continue };
+            self.count_resolving(way.account, way.next == NextHop::Resolving, false);
             environment.network.unfollow(way.follow);
             if let Some(peers) = self.by_follow.get_mut(&way.follow) {
                 peers.retain(|other| *other != peer);

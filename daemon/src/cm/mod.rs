@@ -61,9 +61,6 @@ const CHANNELS_OF_USER_PART: u64 = 8;
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
 const OWN_EVENTS_MAX: usize = 64;
 
-/// Neighbors that are asked for in one go.
-const ASKED_AT_ONCE: usize = 64;
-
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
 
@@ -294,12 +291,14 @@ impl ConnectionService {
 
     /// Asks for neighbors that identifiers wait for, and for which there was no room before.
     fn ask_neighbors(&mut self, environment: &mut Environment<'_>) {
-        let unasked: Vec<_> =
-            self.ids.waiting_for().filter(|(peer, _)| !self.routes.has(*peer)).take(ASKED_AT_ONCE).collect();
-        for (peer, key) in unasked {
-            let account = self.owners.get(&SessionId(key.owner.0)).map_or(0, |owner| owner.uid);
-            if self.routes.is_reachable(peer, account, environment) {
-                self.ids.on_neighbor(peer);
+        let mut last = None;
+        while let Some(account) = self.ids.account_that_waits(last) {
+            last = Some(account);
+            let room = self.routes.room_to_ask(account);
+            for peer in self.ids.waiting_for(account, room, |peer| self.routes.has(peer)) {
+                if self.routes.is_reachable(peer, account, environment) {
+                    self.ids.on_neighbor(peer);
+                }
             }
         }
     }

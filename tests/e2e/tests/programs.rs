@@ -417,6 +417,15 @@ pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<(
     run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
 }
 
+/// Threads are canceled in the midst of calls, and keep no other from going on.
+pub(crate) fn threads_that_are_canceled_in_calls(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("tests/e2e/canceled.c", folder.path())?;
+    let rounds = if settings.full { "2000" } else { "100" };
+    run(&lab, Host::A, &program, &["roce0", rounds])?.success().map(drop)
+}
+
 /// A user in the group that the config names, without further rights, runs programs; one outside
 /// the group sees no device.
 pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {

@@ -10,9 +10,9 @@ use std::{
 };
 
 use libc::{size_t, ssize_t, stat as Stat};
+use roced_client::NoCancellation;
 
 use super::{
-    cancellation::NoCancellation,
     command,
     event::Executed,
     table::{self, DEVICE, Found},

@@ -12,12 +12,15 @@ unsafe extern "C" {
 }
 
 /// The thread cannot be canceled while this lives.
-pub(super) struct NoCancellation {
+#[derive(Debug)]
+pub struct NoCancellation {
     before: c_int,
 }
 
 impl NoCancellation {
-    pub(super) fn new() -> Self {
+    /// From now on.
+    #[expect(clippy::new_without_default, reason = "a guard is not a value")]
+    pub fn new() -> Self {
         let mut before = 0;
         // SAFETY: room for the state. The call fails for unknown states only.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
