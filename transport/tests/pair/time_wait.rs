@@ -14,10 +14,11 @@ use roced_transport::{
         opcode::{self, Opcode},
         reth::Reth,
     },
+    work::SendWork,
 };
-use roced_types::{SendOp, Status};
+use roced_types::{SendOp, Status, flush};
 
-use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, sge, work};
+use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
 
 /// Host 1 has executed a request, its program has removed the queue pair, and the ACK is lost.
 fn removed_before_a_lost_ack(settings: Settings) -> Pair {
@@ -237,5 +238,28 @@ fn requests_that_were_not_executed_fail_before_long() {
             assert!(pair.now.0 - before.0 < 400_000_000, "{} ms", (pair.now.0 - before.0) / 1_000_000);
             assert!(pair.trace.len() < 1000, "{}", pair.trace.len());
         }
+    }
+}
+
+/// The answer of the atomic operation leaves with the queue pair, and the ACK behind it is lost.
+#[test]
+fn requests_behind_an_atomic_operation_are_acknowledged() {
+    for op in [SendOp::FetchAdd, SendOp::Flush] {
+        let mut pair = Pair::new(Settings { timeout: 8, credits: [false; 2], ..Settings::default() });
+        pair.hosts[1].post_recv(2, &[sge(0, 100)]);
+        let (into, compare) = ([sge(8, 8)], flush::operand(flush::GLOBAL, flush::REGION));
+        let into = if op == SendOp::FetchAdd { &into[..] } else { &[] };
+        pair.hosts[0].post(&SendWork { compare, ..work(1, op, into, 0) });
+        pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 100)], 0));
+        pair.hosts[1].nic.room = 0;
+        for _ in 0..4 {
+            pair.turn(&mut no_fault);
+        }
+        let host = &mut pair.hosts[1];
+        assert_eq!(host.take(), [(2, Status::Success)]);
+        host.endpoint.remove_qp(host.qpn).expect("there");
+        host.nic.room = 4096;
+        pair.run(Nanos::from_millis(200), one(1, opcode::RC_ACK, 0, Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)], "{op:?}");
     }
 }
