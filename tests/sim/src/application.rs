@@ -27,6 +27,7 @@ const ROOM: u64 = (host::WORK_REQUESTS - MOST) as u64;
 impl World {
     /// A connection's applications look at it.
     pub(crate) fn visit(&mut self, at: usize) {
+        self.leave(at);
         let connection = &self.model.connections[at];
         match connection.phase {
             Phase::Open => {
@@ -116,6 +117,7 @@ impl World {
         let connection = &mut self.model.connections[at];
         (connection.phase, connection.rebirth) = (Phase::Closed { until }, rebirth);
         self.earlier.end(connection, self.now);
+        self.bring_late(at);
     }
 
     /// From RTR on to RTS, when it is time.

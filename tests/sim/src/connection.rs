@@ -4,6 +4,7 @@
 use crate::{
     drain::Drain,
     earlier::Rebirth,
+    leaving::{Leaver, Left},
     random::Random,
     reuse::Told,
     service::Service,
@@ -110,6 +111,10 @@ pub(crate) struct End {
     pub(crate) failed: bool,
     /// Its endpoint went away.
     pub(crate) gone: bool,
+    /// Its program left: its queue pair was removed in RTS.
+    pub(crate) left: Option<Left>,
+    /// Its queue pair was removed otherwise, or reset, and all answers that it owed have left.
+    pub(crate) is_silent: bool,
     /// Until this moment it is in RTR: it takes requests, and sends none.
     pub(crate) rts_at: u64,
     pub(crate) ready: bool,
@@ -155,6 +160,8 @@ pub(crate) struct Connection {
     pub(crate) quiet_from: u64,
     /// Frames that it still has, if it is to end by itself.
     pub(crate) frames_left: u64,
+    /// Its end that leaves.
+    pub(crate) leaver: Option<Leaver>,
 }
 
 impl End {
@@ -186,6 +193,8 @@ impl End {
             send_failed: false,
             failed: false,
             gone: false,
+            left: None,
+            is_silent: false,
             rts_at: 0,
             ready: true,
             reset_at: None,

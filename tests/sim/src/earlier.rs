@@ -268,6 +268,13 @@ impl Earlier {
         }
     }
 
+    /// Destination, life, rows and bytes of any frame that the network kept of a slot.
+    pub(crate) fn any_kept(&self, random: &mut Random, slot: usize) -> Option<(usize, u32, u64, Vec<u8>)> {
+        let of_slot = || self.kept.iter().filter(|kept| kept.slot == slot);
+        let kept = of_slot().nth(random.below(of_slot().count() as u64) as usize)?;
+        Some((kept.to, kept.life, kept.rows, kept.bytes.clone()))
+    }
+
     /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and
     /// answers with these PSNs.
     fn choose(&self, random: &mut Random, connection: &Connection, to: usize) -> Option<&Kept> {
@@ -475,7 +482,7 @@ impl Stream {
     }
 
     /// The PSN that the responder executes next is from the first of these to the second.
-    fn expected(&mut self) -> (u64, u64) {
+    pub(crate) fn expected(&mut self) -> (u64, u64) {
         let high = self.unexecuted().min(self.covered);
         // A responder that makes a key invalid goes on without a packet.
         let silent = self.find(high).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);

@@ -133,6 +133,13 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
+    /// The network loses the frame.
+    pub(crate) fn lost() -> Self {
+        let mut fate = Self { lost: true, ..Self::default() };
+        fate.hit(Fault::Loss);
+        fate
+    }
+
     pub(crate) fn hit(&mut self, fault: Fault) {
         self.hits |= 1 << fault as usize;
     }

@@ -28,6 +28,7 @@ mod frame;
 mod host;
 mod keys;
 mod layout;
+mod leaving;
 mod life;
 mod lockstep;
 mod makes;

@@ -42,9 +42,10 @@ impl World {
         self.model.hosts[at].tally = Tally::default();
         self.forget_given(at);
         self.model.hosts[at].by_index.fill(None);
+        self.leaving.forget(at);
         for slot in 0..slots {
             let connection = &mut self.model.connections[slot];
-            connection.ends[at].gone = true;
+            (connection.ends[at].gone, connection.ends[at].left) = (true, None);
             if matches!(connection.phase, Phase::Closed { .. }) {
                 continue;
             }
@@ -78,6 +79,9 @@ impl World {
                 self.next_index - 1
             }
         };
+        if let Some(before) = before {
+            self.leaving.on_replaced(before);
+        }
         let settings = self.draw_settings(slot, rebirth, again);
         let psns = self.earlier.psns(&mut self.random, slot, last_psns);
         self.earlier.lives += 1;
@@ -130,6 +134,7 @@ impl World {
             settings,
             ends,
             phase: Phase::Open,
+            leaver: self.leaving.leaver(settings.service),
             mtu_changed: mtu_before.is_some_and(|mtu| mtu != settings.mtu),
             quiet_from: self.now,
             frames_left: if self.earlier.is_on() {

@@ -69,6 +69,7 @@ impl World {
             admission = Admission::Doubted;
         }
         let must_refuse = matches!(admission, Admission::Refused | Admission::Doubted);
+        let has_left = at.is_none() && self.has_left(to, seen.dest_qpn);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
@@ -82,7 +83,7 @@ impl World {
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
-            (Service::Reliable, false) if !corrupt => self.on_unheard(to, &seen),
+            (Service::Reliable, false) if !corrupt && !has_left => self.on_unheard(to, &seen),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -95,6 +96,10 @@ impl World {
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
+        }
+        if has_left {
+            self.on_given_to_left(to, &seen, corrupt, disposition);
+            self.pretend(to, &seen, &bytes);
         }
         if must_refuse {
             self.model.note(check_refused(&seen, disposition));
@@ -216,11 +221,16 @@ impl World {
                 return;
             }
         }
+        self.on_nothing_owed(at);
     }
 
     /// A frame leaves a host: it is checked, counted, and given to the network.
     fn send(&mut self, from: usize, bytes: Vec<u8>) {
         self.sent += 1;
+        if self.is_of_past(from, &bytes) {
+            self.network.send(self.now, from, bytes, (None, 0));
+            return;
+        }
         let known = match self.check_frame(from, &bytes) {
             Ok(known) => known,
             Err(violation) => {
@@ -233,7 +243,12 @@ impl World {
         };
         let line = if self.model.trace { line(&bytes) } else { String::new() };
         let life = self.keep(from, &known, &bytes);
-        let mut fate = self.network.send(self.now, from, bytes, (life, known.rows));
+        let mut fate = if self.loses_farewell(known.connection, from) {
+            self.network.give_back(bytes);
+            Fate::lost()
+        } else {
+            self.network.send(self.now, from, bytes, (life, known.rows))
+        };
         let connection = &mut self.model.connections[known.connection];
         connection.quiet_from = connection.quiet_from.max(self.now + fate.under_way + self.network.grid());
         if connection.mtu_changed {
@@ -319,7 +334,7 @@ impl World {
             tally.on_sent(sent.what);
             (sent.rows, sent.end - 1)
         } else {
-            connection.ends[from].check_offer(&seen)?;
+            connection.ends[from].check_farewell(&seen)?;
             let stream = &mut connection.ends[1 - from].stream;
             let (psn, rows) = (stream.unwrap_psn(seen.psn), stream.check_answer(&seen)?);
             tally.answers += 1;

@@ -16,6 +16,7 @@ use crate::{
     fault::Weather,
     host,
     layout::sink_bytes,
+    leaving::Leaving,
     model::{AppView, HostModel, Model},
     network::Network,
     random::Random,
@@ -55,6 +56,7 @@ pub(crate) struct World {
     /// A host goes away at this moment.
     pub(crate) restart_at: u64,
     pub(crate) earlier: Earlier,
+    pub(crate) leaving: Leaving,
     /// Connections may be of any service.
     pub(crate) mixed: bool,
     /// NICs that have room for few frames at a time.
@@ -112,6 +114,7 @@ impl World {
             fatal_every: random.pick(&[0, 10, 25, 70]),
             restart_at: u64::MAX,
             earlier: Earlier::draw(&mut random, weather.earlier_life),
+            leaving: Leaving::draw(Random::new(!seed)),
             mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],

@@ -24,7 +24,7 @@ enum Destination {
     /// Queue pair 1.
     Management,
     /// None: the queue pair was removed, and acknowledges a repetition.
-    Removed(Qpn),
+    Removed,
 }
 
 impl Endpoint {
@@ -34,7 +34,7 @@ impl Endpoint {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
             Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
             Destination::Management => self.keep_management(&packet),
-            Destination::Removed(qpn) => Ok(self.acknowledge_again(qpn)),
+            Destination::Removed => Ok(self.acknowledge_again(&packet)),
         });
         self.counted(taken)
     }
@@ -103,14 +103,14 @@ impl Endpoint {
     /// As [`Self::admit`], of a packet to a number without a queue pair.
     #[cold]
     fn admit_to_removed(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
-        self.time_wait.admit(packet).map(|()| Destination::Removed(packet.bth.dest_qpn))
+        self.time_wait.admit(packet).map(|()| Destination::Removed)
     }
 
     /// Answers the repetition of a request that a removed queue pair has executed.
     #[cold]
-    fn acknowledge_again(&mut self, qpn: Qpn) -> Disposition {
-        if let Some((path, acknowledgment)) = self.time_wait.answer(qpn) {
-            let is_kept = self.final_answers.repeat(path, acknowledgment);
+    fn acknowledge_again(&mut self, packet: &Packet<'_>) -> Disposition {
+        if let Some((path, acknowledgment)) = self.time_wait.answer(packet) {
+            let is_kept = self.final_answers.repeat(&path, &acknowledgment);
             self.drops.add(DropReason::FinalAnswerLost, (!is_kept).into());
         }
         self.totals.add(QpCount::DuplicateRequest, 1);

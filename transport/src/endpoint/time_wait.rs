@@ -14,12 +14,12 @@ use alloc::{boxed::Box, vec};
 use roced_types::Qpn;
 
 use crate::{
-    qp::Qp,
+    qp::{Qp, ends, is_plain},
     reject::DropReason,
     wire::{
         frame::Packet,
         headers::Headers,
-        opcode::{Operation, Position, Service},
+        opcode::{Operation, Service},
         path::Path,
     },
 };
@@ -72,7 +72,7 @@ impl TimeWait {
     /// # Errors
     /// [`DropReason`]: there is no answer.
     pub(super) fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        let (path, acknowledgment) = self.answer(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        let RemovedQp { path, acknowledgment, .. } = self.get(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         let from_peer = packet.info.service == Service::Rc
             && packet.bth.pkey.may_speak_to(acknowledgment.bth.pkey)
             && (packet.source, packet.destination) == (*path.destination(), *path.source())
@@ -80,17 +80,25 @@ impl TimeWait {
             && path.takes_vlan(packet.vlan_id());
         let repeats = matches!(packet.info.operation, Operation::Send | Operation::Write)
             && packet.bth.psn.distance_from(acknowledgment.bth.psn) <= 0;
-        let asks = packet.bth.ack_request || matches!(packet.info.position, Position::Last | Position::Only);
+        let asks = packet.bth.ack_request || ends(packet);
         if !(from_peer && repeats && asks) {
             return Err(DropReason::NoSuchQp);
         }
         packet.check_integrity()
     }
 
-    /// Last acknowledgment of the removed queue pair with this number, and the path to its peer.
-    pub(super) fn answer(&self, qpn: Qpn) -> Option<(&Path, &Headers)> {
-        let removed = self.entries[self.index(qpn)].as_ref().filter(|removed| removed.qpn == qpn)?;
-        Some((&removed.path, &removed.acknowledgment))
+    /// Answer to an admitted packet, and the path to its sender. A plain peer that asks within a
+    /// message is told of the packets that it has sent again, and of no more.
+    pub(super) fn answer(&self, packet: &Packet<'_>) -> Option<(Path, Headers)> {
+        let RemovedQp { path, mut acknowledgment, .. } = *self.get(packet.bth.dest_qpn)?;
+        if is_plain(packet) && !ends(packet) {
+            acknowledgment.bth.psn = packet.bth.psn;
+        }
+        Some((path, acknowledgment))
+    }
+
+    fn get(&self, qpn: Qpn) -> Option<&RemovedQp> {
+        self.entries[self.index(qpn)].as_ref().filter(|removed| removed.qpn == qpn)
     }
 
     fn place(&mut self, qpn: Qpn) -> &mut Option<RemovedQp> {

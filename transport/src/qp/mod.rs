@@ -69,6 +69,7 @@ pub use self::{
 pub(crate) use self::{
     context::{EndpointContext, Transmission},
     recv_queue::RecvQueue,
+    responder::{ends, is_plain},
 };
 use crate::{
     clock::Nanos,

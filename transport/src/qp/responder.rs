@@ -424,11 +424,12 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
 /// transmission is lost (`docs/conformance.md`). Such a peer gets the ACK of a message when it has
 /// sent all of it; before that, if it asks, an ACK of the packets it has sent and no more: its
 /// window may be shorter than the message, and without an answer it would never reach the end.
-pub(super) const fn is_plain(packet: &Packet<'_>) -> bool {
+pub(crate) const fn is_plain(packet: &Packet<'_>) -> bool {
     !packet.bth.mig_req
 }
 
-fn ends(packet: &Packet<'_>) -> bool {
+/// The packet is the last of its message.
+pub(crate) const fn ends(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::Last | Position::Only)
 }
 

@@ -4,18 +4,21 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     psn::Psn,
+    recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
         Operation,
         bth::Bth,
+        frame,
         headers::Headers,
         opcode::{self, Opcode},
         reth::Reth,
     },
+    work::SendWork,
 };
-use roced_types::{SendOp, Status};
+use roced_types::{SendOp, Status, flush};
 
-use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, sge, work};
+use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
 
 /// Host 1 has executed a request, its program has removed the queue pair, and the ACK is lost.
 fn removed_before_a_lost_ack(settings: Settings) -> Pair {
@@ -156,4 +159,107 @@ fn repetitions_take_a_bounded_room() {
     pair.hosts[1].nic.room = 4096;
     assert_eq!(answers_frame(&mut pair, &frame).1, 1);
     assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::FinalAnswerLost), 0);
+}
+
+/// A READ without an answer fails; the executed request before it does not, and repetitions do not
+/// follow each other without a pause.
+#[test]
+fn a_read_without_a_result_fails() {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        let mut pair = Pair::new(Settings { timeout: 8, recovery: [recovery; 2], ..Settings::default() });
+        for (wr_id, op) in [(1, SendOp::Send), (2, SendOp::Read), (3, SendOp::Send)] {
+            if op == SendOp::Send {
+                pair.hosts[1].post_recv(wr_id, &[sge(0, 100)]);
+            }
+            pair.hosts[0].post(&work(wr_id, op, &[sge(0, 100)], 0));
+        }
+        for _ in 0..4 {
+            pair.turn(&mut |at, _, _| if at == 1 { Fate::Drop } else { Fate::Deliver });
+        }
+        assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (3, Status::Success)]);
+        let host = &mut pair.hosts[1];
+        host.endpoint.remove_qp(host.qpn).expect("there");
+        pair.settle();
+        let (ok, retries, flushed) = (Status::Success, Status::TransportRetryExceeded, Status::WorkRequestFlushed);
+        assert_eq!(pair.hosts[0].take(), [(1, ok), (2, retries), (3, flushed)]);
+        assert!(pair.sent(0, Operation::ReadRequest) <= 16, "{}", pair.sent(0, Operation::ReadRequest));
+        assert!(pair.sent(1, Operation::Ack) <= 16, "{}", pair.sent(1, Operation::Ack));
+    }
+}
+
+/// Such a peer waits for ever if it is told of the end of a message while it sends that message
+/// again, and the answer to its end is lost.
+#[test]
+fn a_plain_peer_is_acknowledged_no_more_than_it_has_sent_again() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = Bth { mig_req: false, ..repetition(&pair) };
+    let answer = |pair: &mut Pair, bth| {
+        let frame = forged(pair, &Headers::new(bth), &[0; 904]);
+        pair.deliver(1, &frame);
+        let host = &mut pair.hosts[1];
+        host.endpoint.poll_transmit(pair.now, 64, &mut host.app, &mut host.nic);
+        let frames: Vec<_> = host.nic.frames.drain(..).collect();
+        assert_eq!(frames.len(), 1);
+        frame::parse(&[&frames[0][..]]).expect("ours").bth.psn
+    };
+    let first = Psn::new(pair.settings.psn);
+    let middle = Bth { opcode: opcode::RC_SEND_MIDDLE, psn: first.plus(2), ..last };
+    assert_eq!(answer(&mut pair, middle), first.plus(2));
+    assert_eq!(answer(&mut pair, last), first.plus(4));
+    assert_eq!(answer(&mut pair, Bth { mig_req: true, ..middle }), first.plus(4), "an adapter");
+}
+
+/// However the sender recovers losses, and whatever it knew before.
+#[test]
+fn requests_that_were_not_executed_fail_before_long() {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        for window in [1, 4, 64] {
+            let settings =
+                Settings { timeout: 8, window, credits: [false; 2], recovery: [recovery; 2], ..Settings::default() };
+            let mut pair = Pair::established(settings);
+            for wr_id in 1..=2 {
+                pair.hosts[1].post_recv(wr_id, &[sge(0, 5000)]);
+                pair.hosts[0].post(&work(wr_id, SendOp::Send, &[sge(0, 5000)], 0));
+            }
+            pair.run(
+                Nanos::from_micros(500),
+                |at, _, _| if at == 1 && window == 64 { Fate::Drop } else { Fate::Deliver },
+            );
+            assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::Success)]);
+            let host = &mut pair.hosts[1];
+            host.endpoint.remove_qp(host.qpn).expect("there");
+            let before = pair.now;
+            for wr_id in 3..=9 {
+                pair.hosts[0].post(&work(wr_id, SendOp::Send, &[sge(0, 2000)], 0));
+            }
+            pair.settle();
+            let statuses: Vec<_> = pair.hosts[0].take().into_iter().map(|(_, status)| status).collect();
+            assert_eq!(statuses[..3], [Status::Success, Status::Success, Status::TransportRetryExceeded]);
+            assert!(pair.now.0 - before.0 < 400_000_000, "{} ms", (pair.now.0 - before.0) / 1_000_000);
+            assert!(pair.trace.len() < 1000, "{}", pair.trace.len());
+        }
+    }
+}
+
+/// The answer of the atomic operation leaves with the queue pair, and the ACK behind it is lost.
+#[test]
+fn requests_behind_an_atomic_operation_are_acknowledged() {
+    for op in [SendOp::FetchAdd, SendOp::Flush] {
+        let mut pair = Pair::new(Settings { timeout: 8, credits: [false; 2], ..Settings::default() });
+        pair.hosts[1].post_recv(2, &[sge(0, 100)]);
+        let (into, compare) = ([sge(8, 8)], flush::operand(flush::GLOBAL, flush::REGION));
+        let into = if op == SendOp::FetchAdd { &into[..] } else { &[] };
+        pair.hosts[0].post(&SendWork { compare, ..work(1, op, into, 0) });
+        pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 100)], 0));
+        pair.hosts[1].nic.room = 0;
+        for _ in 0..4 {
+            pair.turn(&mut no_fault);
+        }
+        let host = &mut pair.hosts[1];
+        assert_eq!(host.take(), [(2, Status::Success)]);
+        host.endpoint.remove_qp(host.qpn).expect("there");
+        host.nic.room = 4096;
+        pair.run(Nanos::from_millis(200), one(1, opcode::RC_ACK, 0, Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)], "{op:?}");
+    }
 }

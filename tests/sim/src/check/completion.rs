@@ -77,6 +77,11 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
         return Ok(());
     }
     demand!(
+        peer.left.as_ref().is_none_or(|left| left.may_have_executed(message)),
+        "left-after-all",
+        "request {id} succeeds, and its peer left before it was executed: {message:?}"
+    );
+    demand!(
         stream.executed.id > id && message.end() <= stream.covered,
         "completion-status",
         "request {id} succeeds and was not executed: {message:?}"
@@ -122,6 +127,17 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Status) -> Ch
                 message.wr_id,
                 stream.attempts,
                 settings.retry_cnt
+            );
+            let is_executed = peer.left.as_ref().is_some_and(|left| left.has_executed(message));
+            demand!(
+                !is_executed
+                    || stream.awaits_result_before(message)
+                    || stream.disturbed.len() >= settings.retry_cnt as usize,
+                "left-after-all",
+                "request {} gives up, retry_cnt is {}; it was executed before its peer left, and {} frames did not get through as they should",
+                message.wr_id,
+                settings.retry_cnt,
+                stream.disturbed.len()
             );
             let silent = peer.gone || peer.may_fail;
             demand!(

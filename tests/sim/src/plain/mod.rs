@@ -22,6 +22,7 @@ mod responder;
 mod work;
 
 pub(crate) use self::{
+    icrc::icrc,
     make::Make,
     memory::{Memory, Open},
     packet::{Addresses, Packet},

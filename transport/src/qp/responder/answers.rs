@@ -111,7 +111,10 @@ impl Responder {
     /// ACK of all executed requests, up to the first READ that was never answered; `None` if no
     /// message was executed.
     pub(crate) fn last_acknowledgment(&self, base: &QpBase) -> Option<Headers> {
-        let unanswered = self.replay.waiting().find(|(_, answered)| !answered).map(|(request, _)| request);
+        // Answers that read no memory are among the final ones.
+        let is_lost =
+            |(request, answered): &(ReplayedRequest, bool)| request.operation == Operation::ReadRequest && !answered;
+        let unanswered = self.replay.waiting().find(is_lost).map(|(request, _)| request);
         let (psn, msn) = self.acknowledged(PendingAck::Ack, unanswered.as_ref()).filter(|(_, msn)| *msn > 0)?;
         Some(Self::answer(Syndrome::ACK, psn, msn, base))
     }
