@@ -227,6 +227,7 @@ impl Endpoint {
         app: &mut impl App,
         wire: &mut impl Wire,
     ) -> Transmitted {
+        self.time_wait.on_time(now);
         let mut sent = self.transmit_final_answers(budget, wire);
         let mut management = Transmitted::default();
         if self.management.wants_transmit() {

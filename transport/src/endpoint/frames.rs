@@ -30,7 +30,7 @@ enum Destination {
 impl Endpoint {
     /// Processes a received frame.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
-        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet)? {
+        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet, now)? {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
             Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
             Destination::Management => self.keep_management(&packet),
@@ -87,13 +87,13 @@ impl Endpoint {
     }
 
     /// Checks a packet from the wire before it may change anything.
-    fn admit(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
+    fn admit(&self, packet: &Packet<'_>, now: Nanos) -> Result<Destination, DropReason> {
         // One compare for multicast and queue pair 1: all numbers that no queue pair has.
         if packet.bth.dest_qpn.is_reserved() {
             return self.admit_reserved(packet);
         }
         let index = match self.admit_to_qp(packet) {
-            Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet),
+            Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet, now),
             admitted => admitted?,
         };
         packet.check_integrity()?;
@@ -102,8 +102,8 @@ impl Endpoint {
 
     /// As [`Self::admit`], of a packet to a number without a queue pair.
     #[cold]
-    fn admit_to_removed(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
-        self.time_wait.admit(packet).map(|()| Destination::Removed)
+    fn admit_to_removed(&self, packet: &Packet<'_>, now: Nanos) -> Result<Destination, DropReason> {
+        self.time_wait.admit(packet, now).map(|()| Destination::Removed)
     }
 
     /// Answers the repetition of a request that a removed queue pair has executed.

@@ -6,14 +6,16 @@
 //! the end that leaves first answers for a while. A request that was not executed gets no answer,
 //! and neither does a READ or an atomic operation: its result is gone.
 //!
-//! There is no timer: an entry stays until its number is in use again, another queue pair takes its
-//! place, or the port is gone. It is only reached by packets to numbers without a queue pair.
+//! There is no timer: an entry ends when its time is over, its number is in use again, another queue
+//! pair takes its place, or the port is gone. It is only reached by packets to numbers without a
+//! queue pair.
 
 use alloc::{boxed::Box, vec};
 
 use roced_types::Qpn;
 
 use crate::{
+    clock::Nanos,
     qp::{Qp, ends, is_plain},
     reject::DropReason,
     wire::{
@@ -24,13 +26,19 @@ use crate::{
     },
 };
 
-/// Maximum number of entries, of 288 bytes each. A guess: as many queue pairs as end within one
+/// Maximum number of entries, of 296 bytes each. A guess: as many queue pairs as end within one
 /// second, at three connections a millisecond, find their place taken in one of seven cases.
 const ENTRIES_MAX: u32 = 1024;
+
+/// How long a removed queue pair answers. A guess: an adapter with an ACK timeout of a second has
+/// repeated a request seven times by then. Not longer, because an ACK names no sender: a peer that
+/// uses its own number again could take it for one of its next life.
+const LIFETIME: Nanos = Nanos::from_millis(10_000);
 
 /// Last acknowledgment of a removed queue pair.
 #[derive(Clone, Copy, Debug)]
 struct RemovedQp {
+    until: Nanos,
     qpn: Qpn,
     path: Path,
     acknowledgment: Headers,
@@ -40,19 +48,27 @@ struct RemovedQp {
 #[derive(Debug)]
 pub(super) struct TimeWait {
     entries: Box<[Option<RemovedQp>]>,
+    /// Time of the last transmission.
+    now: Nanos,
 }
 
 impl TimeWait {
     /// Creates an empty table for an endpoint with at most `max_qps` queue pairs.
     pub(super) fn new(max_qps: u32) -> Self {
-        Self { entries: vec![None; max_qps.clamp(1, ENTRIES_MAX).next_power_of_two() as usize].into_boxed_slice() }
+        let entries = max_qps.clamp(1, ENTRIES_MAX).next_power_of_two() as usize;
+        Self { entries: vec![None; entries].into_boxed_slice(), now: Nanos(0) }
+    }
+
+    /// Tells the time, for queue pairs that are removed from now on.
+    pub(super) const fn on_time(&mut self, now: Nanos) {
+        self.now = now;
     }
 
     /// Keeps the last acknowledgment of a queue pair about to be removed, if it has executed a
     /// request.
     pub(super) fn keep(&mut self, qp: &Qp) {
         if let Some((path, acknowledgment)) = qp.last_acknowledgment() {
-            *self.place(qp.qpn()) = Some(RemovedQp { qpn: qp.qpn(), path, acknowledgment });
+            *self.place(qp.qpn()) = Some(RemovedQp { until: self.now + LIFETIME, qpn: qp.qpn(), path, acknowledgment });
         }
     }
 
@@ -71,8 +87,9 @@ impl TimeWait {
     ///
     /// # Errors
     /// [`DropReason`]: there is no answer.
-    pub(super) fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        let RemovedQp { path, acknowledgment, .. } = self.get(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+    pub(super) fn admit(&self, packet: &Packet<'_>, now: Nanos) -> Result<(), DropReason> {
+        let removed = self.get(packet.bth.dest_qpn).filter(|removed| now < removed.until);
+        let RemovedQp { path, acknowledgment, .. } = removed.ok_or(DropReason::NoSuchQp)?;
         let from_peer = packet.info.service == Service::Rc
             && packet.bth.pkey.may_speak_to(acknowledgment.bth.pkey)
             && (packet.source, packet.destination) == (*path.destination(), *path.source())

@@ -139,6 +139,17 @@ fn a_number_in_use_again_forgets_its_past() {
     assert_eq!(answers(&mut pair, &Headers::new(last), 904), SILENCE);
 }
 
+/// Its peer's number may have another queue pair by then, for which the ACK is not.
+#[test]
+fn answers_end_in_time() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    pair.now = pair.now + Nanos::from_millis(9_000);
+    assert_eq!(answers(&mut pair, &last, 904), ANSWER);
+    pair.now = pair.now + Nanos::from_millis(1_001);
+    assert_eq!(answers(&mut pair, &last, 904), SILENCE);
+}
+
 #[test]
 fn nothing_is_answered_by_a_port_that_is_gone() {
     let mut pair = removed_before_a_lost_ack(Settings::default());
