@@ -68,9 +68,15 @@ pub(super) fn check_queues(
     device: &config::DeviceConfig,
     link: &LinkProperties,
     workers: u32,
+    least: u32,
 ) -> anyhow::Result<Vec<QueueOwner>> {
-    let there =
-        link.rx_queues(&device.interface).with_context(|| format!("cannot ask {} for its queues", device.interface))?;
+    let listed = match &device.queues {
+        Queues::Listed(owners) => owners.iter().map(|owner| owner.queue.saturating_add(1)).max().unwrap_or(0),
+        Queues::All => 0,
+    };
+    let there = link
+        .rx_queues(&device.interface, least.max(listed))
+        .with_context(|| format!("cannot ask {} for its queues", device.interface))?;
     let owners = device.queues.owners(there, workers);
     if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
         bail!(
@@ -126,17 +132,18 @@ impl LinkProperties {
     }
 
     /// RX queues on which frames arrive at `interface`. Where its driver does not say: a frame keeps
-    /// the number of the queue on which a port received it, unless the interface has fewer queues.
+    /// the number of the queue on which a port received it, unless the interface has fewer queues. Of
+    /// those that it has, at least `least` are served: its ports may come later.
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn rx_queues(&self, interface: &str) -> io::Result<u32> {
+    pub(super) fn rx_queues(&self, interface: &str, least: u32) -> io::Result<u32> {
         if let Some(said) = rx_queues(interface)? {
             return Ok(said);
         }
         // A port may be gone already.
         let of_ports = self.below.iter().filter_map(|port| rx_queues(port).ok().flatten()).max();
-        Ok(of_ports.unwrap_or(1).clamp(1, self.rx_queues_made.max(1)))
+        Ok(of_ports.unwrap_or(1).max(least).clamp(1, self.rx_queues_made.max(1)))
     }
 }
 
@@ -168,7 +175,7 @@ pub(super) fn attach(
     let link_mtu_bytes = link.mtu_bytes;
     let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
     let there = link
-        .rx_queues(&device.interface)
+        .rx_queues(&device.interface, owners.len() as u32)
         .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
     let owners = &owners_attached(device, owners, there);
     let mut opened = Vec::new();
@@ -207,7 +214,7 @@ pub(super) fn attach(
 
 /// The core of each queue's worker, by queue.
 fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<u32>> {
-    let queues = owners.iter().map(|owner| owner.queue + 1).max().unwrap_or(0);
+    let queues = owners.iter().map(|owner| owner.queue.saturating_add(1)).max().unwrap_or(0);
     let core = |queue| {
         let owner = owners.iter().find(|owner| owner.queue == queue)?;
         workers.get(owner.worker as usize)?.core
@@ -269,7 +276,8 @@ pub(super) struct Attempt {
 impl Attempt {
     fn make(&self) -> anyhow::Result<Attached> {
         check_mtu(&self.config, self.link.mtu_bytes)?;
-        let owners = check_queues(&self.config, &self.link, self.workers.len() as u32)?;
+        let (workers, endpoints) = (self.workers.len() as u32, self.endpoints.len() as u32);
+        let owners = check_queues(&self.config, &self.link, workers, endpoints)?;
         attach(&self.config, &self.link, &owners_again(owners, &self.endpoints)?, &self.workers)
     }
 }
@@ -342,6 +350,20 @@ mod tests {
         assert_eq!(owners_attached(&all, &dealt, 2), dealt);
         let listed = config::DeviceConfig { queues: Queues::Listed(dealt.clone()), ..all };
         assert_eq!(owners_attached(&listed, &dealt, 5), dealt);
+    }
+
+    /// The loopback does not say how many queues it has, as a bond.
+    #[test]
+    fn an_interface_that_returns_before_its_ports_has_queues_for_its_workers() {
+        let link = |made| LinkProperties { mtu_bytes: 1500, has_ports: false, below: Vec::new(), rx_queues_made: made };
+        let all = config::DeviceConfig::new("roce0", "lo");
+        let queues = |device: &config::DeviceConfig, made, least| check_queues(device, &link(made), 4, least);
+        assert_eq!(queues(&all, 16, 1).expect("there").len(), 1);
+        assert_eq!(queues(&all, 16, 4).expect("there").len(), 4);
+        assert_eq!(queues(&all, 2, 4).expect("there").len(), 2);
+        let listed = config::DeviceConfig { queues: Queues::Listed(owners(&[(3, 1)])), ..all };
+        assert_eq!(queues(&listed, 16, 1).expect("a queue that the interface has"), owners(&[(3, 1)]));
+        assert!(queues(&listed, 2, 1).is_err());
     }
 
     #[test]

@@ -471,7 +471,7 @@ impl Daemon {
             return false;
         }
         let (name, interface) = (&device.config.name, &device.config.interface);
-        let queues = LinkProperties::of(&self.net, device.id).rx_queues(interface).unwrap_or(0);
+        let queues = LinkProperties::of(&self.net, device.id).rx_queues(interface, 1).unwrap_or(0);
         let more = device.config.queues == config::Queues::All && queues as usize > attachment.queues.len();
         info!(device = name, interface, ports = ?below, queues, attaching_again = more, "the interface has other ports");
         attachment.below = below;

@@ -88,7 +88,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<Checked> {
     let mut owners = Vec::new();
     for (id, device) in devices(config) {
         check_link(&net, id, device)?;
-        let checked = check_queues(device, &LinkProperties::of(&net, id), config.workers.len() as u32);
+        let checked = check_queues(device, &LinkProperties::of(&net, id), config.workers.len() as u32, 1);
         owners.push(checked.with_context(|| format!("device {}", device.name))?);
     }
     let served = devices(config).zip(&owners).flat_map(|((id, _), owners)| {
