@@ -16,6 +16,7 @@ mod attachment;
 mod devices;
 mod management;
 mod network_view;
+mod queue_watch;
 mod reload;
 mod reports;
 mod stall_attribution;

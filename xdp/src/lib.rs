@@ -44,3 +44,4 @@ pub use napi::{NapiError, ThreadedNapi};
 pub use options::{CopyMode, XdpMode};
 pub use program::{AttachedMode, XdpProgram};
 pub use queue::{NicQueue, NicQueueConfig};
+pub use tx_queues::has_tx_queue;

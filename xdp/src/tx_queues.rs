@@ -10,7 +10,7 @@ use nix::net::if_::if_nametoindex;
 
 /// Whether RX queue `queue` of the interface has a TX queue. True where the kernel does not show it:
 /// `/sys` may be that of another network namespace.
-pub(crate) fn has_tx_queue(interface: &str, queue: u32) -> bool {
+pub fn has_tx_queue(interface: &str, queue: u32) -> bool {
     let folder = format!("/sys/class/net/{interface}");
     let shown = fs::read_to_string(format!("{folder}/ifindex")).ok().and_then(|index| index.trim().parse().ok());
     if shown.is_none() || shown != if_nametoindex(interface).ok() {

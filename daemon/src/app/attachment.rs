@@ -3,7 +3,6 @@
 //! does it once the daemon serves ([`Attacher`]).
 
 use std::{
-    io,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, mpsc},
     thread,
@@ -16,9 +15,10 @@ use nix::{
 };
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, ThreadedNapi, XdpMode, XdpProgram, rx_queues};
+use roced_xdp::{NicQueue, ThreadedNapi, XdpMode, XdpProgram, has_tx_queue, rx_queues};
 use tracing::{info, warn};
 
+use super::queue_watch::{LinkQueues, QueueWatch};
 use crate::{
     config::{self, QueueOwner, Queues},
     net::Net,
@@ -36,8 +36,8 @@ pub(super) struct NicAttachment {
     pub(super) queues: Vec<ServedQueue>,
     /// The longest IP packet that all queues take, bytes.
     pub(super) packet_bytes_max: u32,
-    /// Interfaces that received its frames then: [`LinkProperties::below`].
-    pub(super) below: Vec<String>,
+    /// Watches for frames on other queues.
+    pub(super) queue_watch: QueueWatch,
 }
 
 /// One of a device's queues, which a worker has.
@@ -63,20 +63,15 @@ pub(super) fn check_mtu(device: &config::DeviceConfig, link_mtu_bytes: u32) -> a
     Ok(())
 }
 
-/// Owners of the queues of a device, checked against those of the interface.
+/// Owners of the queues of a device, checked against those of the interface, which has at least
+/// `least` if its driver does not say.
 pub(super) fn check_queues(
     device: &config::DeviceConfig,
     link: &LinkProperties,
     workers: u32,
     least: u32,
 ) -> anyhow::Result<Vec<QueueOwner>> {
-    let listed = match &device.queues {
-        Queues::Listed(owners) => owners.iter().map(|owner| owner.queue.saturating_add(1)).max().unwrap_or(0),
-        Queues::All => 0,
-    };
-    let there = link
-        .rx_queues(&device.interface, least.max(listed))
-        .with_context(|| format!("cannot ask {} for its queues", device.interface))?;
+    let there = queues_there(device, link, least)?;
     let owners = device.queues.owners(there, workers);
     if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
         bail!(
@@ -89,6 +84,43 @@ pub(super) fn check_queues(
     Ok(owners)
 }
 
+fn queues_there(device: &config::DeviceConfig, link: &LinkProperties, least: u32) -> anyhow::Result<u32> {
+    let listed = match &device.queues {
+        Queues::Listed(owners) => owners.iter().map(|owner| owner.queue.saturating_add(1)).max().unwrap_or(0),
+        Queues::All => 0,
+    };
+    let there = link.queues.in_use(&device.interface, least.max(listed), rx_queues);
+    there.with_context(|| format!("cannot ask {} for its queues", device.interface))
+}
+
+/// Workers that get queues of a device when the daemon starts: those that have one which sends. A
+/// bridge may have 16 RX queues and one TX queue.
+pub(super) fn workers_of(device: &config::DeviceConfig, link: &LinkProperties, workers: u32) -> anyhow::Result<u32> {
+    if device.queues != Queues::All {
+        return Ok(workers);
+    }
+    let there = queues_there(device, link, 1)?;
+    let senders = (0..there).filter(|queue| has_tx_queue(&device.interface, *queue)).count() as u32;
+    if senders < workers.min(there) {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            rx_queues = there,
+            tx_queues = senders,
+            workers,
+            "the interface has fewer TX queues than roced has workers: as many workers serve it; \
+             give it more (`ethtool -L`, or `numtxqueues` of `ip link add`) and restart roced"
+        );
+    }
+    Ok(workers_with_a_sender(workers, senders))
+}
+
+/// Queues with a TX queue are the first ones and dealt in turn, so that each of these workers has
+/// one.
+fn workers_with_a_sender(workers: u32, senders: u32) -> u32 {
+    workers.min(senders).max(1)
+}
+
 /// Owners once the program is attached. Some drivers have more queues from then on (virtio-net: one
 /// more for each CPU), and receive on all of them.
 fn owners_attached(device: &config::DeviceConfig, owners: &[QueueOwner], there: u32) -> Vec<QueueOwner> {
@@ -98,15 +130,20 @@ fn owners_attached(device: &config::DeviceConfig, owners: &[QueueOwner], there: 
         all.extend((owners.len() as u32..there).map(|queue| QueueOwner { queue, worker: worker_of(queue) }));
     }
     if (all.len() as u32) < there {
-        warn!(
-            device = device.name,
-            interface = device.interface,
-            queues = there,
-            served = all.len(),
-            "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
-        );
+        warn_of_lost_frames(device, there, all.len());
     }
     all
+}
+
+/// Frames arrive on more queues than are served.
+pub(super) fn warn_of_lost_frames(device: &config::DeviceConfig, queues: u32, served: usize) {
+    warn!(
+        device = device.name,
+        interface = device.interface,
+        queues,
+        served,
+        "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
+    );
 }
 
 /// Properties of an interface that decide how it is attached.
@@ -115,10 +152,7 @@ pub(super) struct LinkProperties {
     pub(super) mtu_bytes: u32,
     /// [`Net::has_ports`].
     pub(super) has_ports: bool,
-    /// [`Net::below`].
-    pub(super) below: Vec<String>,
-    /// [`Net::rx_queues_made`].
-    rx_queues_made: u32,
+    queues: LinkQueues,
 }
 
 impl LinkProperties {
@@ -126,24 +160,8 @@ impl LinkProperties {
         Self {
             mtu_bytes: net.device(device).link_mtu_bytes,
             has_ports: net.has_ports(device),
-            below: net.below(device),
-            rx_queues_made: net.rx_queues_made(device),
+            queues: LinkQueues::of(net, device),
         }
-    }
-
-    /// RX queues on which frames arrive at `interface`. Where its driver does not say: a frame keeps
-    /// the number of the queue on which a port received it, unless the interface has fewer queues. Of
-    /// those that it has, at least `least` are served: its ports may come later.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub(super) fn rx_queues(&self, interface: &str, least: u32) -> io::Result<u32> {
-        if let Some(said) = rx_queues(interface)? {
-            return Ok(said);
-        }
-        // A port may be gone already.
-        let of_ports = self.below.iter().filter_map(|port| rx_queues(port).ok().flatten()).max();
-        Ok(of_ports.unwrap_or(1).max(least).clamp(1, self.rx_queues_made.max(1)))
     }
 }
 
@@ -165,24 +183,39 @@ fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<Xd
     }
 }
 
-/// Attaches to the interface of a device and binds its queues.
+/// Attaches to the interface of a device and binds its queues. If it was served until now on
+/// `served_before` queues, these are enough.
 pub(super) fn attach(
     device: &config::DeviceConfig,
     link: &LinkProperties,
     owners: &[QueueOwner],
     workers: &[config::WorkerConfig],
+    served_before: usize,
 ) -> anyhow::Result<Attached> {
     let link_mtu_bytes = link.mtu_bytes;
     let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
     let there = link
-        .rx_queues(&device.interface, owners.len() as u32)
+        .queues
+        .in_use(&device.interface, owners.len() as u32, rx_queues)
         .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
     let owners = &owners_attached(device, owners, there);
-    let mut opened = Vec::new();
-    for owner in owners {
+    let queue_watch = QueueWatch::new(there.max(owners.len() as u32));
+    let enough = if device.queues == Queues::All && served_before > 0 { served_before } else { owners.len() };
+    let (mut opened, missing) = open_queues(owners, enough, |owner| {
         let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
         program.bind_socket(owner.queue, queue.socket())?;
-        opened.push((*owner, queue));
+        Ok(queue)
+    })?;
+    if let Some(problem) = missing {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            queues = owners.len(),
+            served = opened.len(),
+            problem = format!("{problem:#}"),
+            "further queues cannot be served, and RoCE frames that arrive on them are lost to roced: remove the cause, then \
+             `rocectl device remove` and `add`; or give the interface and its ports fewer queues (`ethtool -L`)"
+        );
     }
     // Workers send on the first ones, see `Nic::can_transmit`.
     opened.sort_by_key(|(_, queue)| !queue.can_transmit());
@@ -209,7 +242,30 @@ pub(super) fn attach(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, below: link.below.clone() }, queues))
+    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, queue_watch }, queues))
+}
+
+/// Opened queues with their owners, and the reason why there are not more.
+type OpenedQueues<Q> = (Vec<(QueueOwner, Q)>, Option<anyhow::Error>);
+
+/// Opens queues in their order; a failure after the first `enough` ends that.
+///
+/// # Errors
+/// Fewer could be opened.
+fn open_queues<Q>(
+    owners: &[QueueOwner],
+    enough: usize,
+    mut open: impl FnMut(QueueOwner) -> anyhow::Result<Q>,
+) -> anyhow::Result<OpenedQueues<Q>> {
+    let mut opened = Vec::new();
+    for owner in owners {
+        match open(*owner) {
+            Ok(queue) => opened.push((*owner, queue)),
+            Err(problem) if opened.len() >= enough => return Ok((opened, Some(problem))),
+            Err(problem) => return Err(problem),
+        }
+    }
+    Ok((opened, None))
 }
 
 /// The core of each queue's worker, by queue.
@@ -229,7 +285,7 @@ fn check_senders(device: &config::DeviceConfig, owners: &[QueueOwner], queues: &
     ensure!(
         without.is_none(),
         "none of the queues of worker {} on {} has a TX queue: give it another queue (device.queues), or the interface more \
-         (`ethtool -L`)",
+         (`ethtool -L`, or `numtxqueues` of `ip link add`)",
         without.map_or(0, |owner| owner.worker),
         device.interface
     );
@@ -271,14 +327,22 @@ pub(super) struct Attempt {
     pub(super) endpoints: Vec<WorkerId>,
     /// All workers.
     pub(super) workers: Vec<config::WorkerConfig>,
+    /// Queues that it was served on until now; 0 if it was not.
+    pub(super) served_before: usize,
+    /// Queues on which frames arrive, if they are the reason to attach again.
+    pub(super) wanted_queues: u32,
 }
 
 impl Attempt {
     fn make(&self) -> anyhow::Result<Attached> {
         check_mtu(&self.config, self.link.mtu_bytes)?;
         let (workers, endpoints) = (self.workers.len() as u32, self.endpoints.len() as u32);
-        let owners = check_queues(&self.config, &self.link, workers, endpoints)?;
-        attach(&self.config, &self.link, &owners_again(owners, &self.endpoints)?, &self.workers)
+        let owners = check_queues(&self.config, &self.link, workers, endpoints.max(self.wanted_queues))?;
+        let owners = owners_again(owners, &self.endpoints)?;
+        let mut attached = attach(&self.config, &self.link, &owners, &self.workers, self.served_before)?;
+        // Where the driver has changed its mind, it is not tried again and again.
+        attached.0.queue_watch.expect(self.wanted_queues);
+        Ok(attached)
     }
 }
 
@@ -355,7 +419,7 @@ mod tests {
     /// The loopback does not say how many queues it has, as a bond.
     #[test]
     fn an_interface_that_returns_before_its_ports_has_queues_for_its_workers() {
-        let link = |made| LinkProperties { mtu_bytes: 1500, has_ports: false, below: Vec::new(), rx_queues_made: made };
+        let link = |made| LinkProperties { mtu_bytes: 1500, has_ports: false, queues: LinkQueues::without_ports(made) };
         let all = config::DeviceConfig::new("roce0", "lo");
         let queues = |device: &config::DeviceConfig, made, least| check_queues(device, &link(made), 4, least);
         assert_eq!(queues(&all, 16, 1).expect("there").len(), 1);
@@ -371,6 +435,37 @@ mod tests {
         let error = owners_again(owners(&[(0, 0)]), &[WorkerId(0), WorkerId(1)]).expect_err("worker 1 has none");
         assert!(error.to_string().contains("ethtool -L"), "{error}");
     }
+
+    #[test]
+    fn a_failure_beyond_the_queues_that_were_served_ends_only_further_ones() {
+        let wanted = owners(&[(0, 0), (1, 1), (2, 0), (3, 1)]);
+        let open = |enough, room: u32| {
+            open_queues(&wanted, enough, |owner| {
+                ensure!(owner.queue < room, "no memory for queue {}", owner.queue);
+                Ok(owner.queue)
+            })
+        };
+        let (opened, missing) = open(2, 3).expect("as many as before, and one more");
+        assert_eq!(opened.iter().map(|(_, queue)| *queue).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(missing.expect("of queue 3").to_string(), "no memory for queue 3");
+        assert!(open(2, 4).expect("all").1.is_none());
+        let error = open(4, 3).expect_err("fewer than before").to_string();
+        assert_eq!(error, "no memory for queue 3");
+    }
+
+    #[test]
+    fn each_worker_of_a_device_has_a_queue_that_sends() {
+        for (rx_queues, senders, workers, serving) in
+            [(16, 1, 4, 1), (4, 4, 2, 2), (8, 3, 4, 3), (1, 1, 4, 1), (2, 0, 2, 1)]
+        {
+            let some = workers_with_a_sender(workers, senders);
+            assert_eq!(some, serving);
+            let dealt = Queues::All.owners(rx_queues, some);
+            let sends = |worker| dealt.iter().any(|owner| owner.worker == worker && owner.queue < senders.max(1));
+            assert!(dealt.iter().all(|owner| sends(owner.worker)), "{senders} of {rx_queues} send: {dealt:?}");
+        }
+    }
+
     #[test]
     fn a_program_never_runs_on_the_ports_of_an_interface() {
         let device = |mode| config::DeviceConfig { xdp_mode: mode, ..config::DeviceConfig::new("roce0", "bond0") };

@@ -11,8 +11,8 @@
 //!       operator removes
 //! ```
 //!
-//! Queue pairs fail with their interface ([`Clients::on_changes`](crate::clients::Clients)); while a
-//! program is only attached again they wait, and retransmit lost packets.
+//! Queue pairs fail with their interface ([`Clients::on_changes`](crate::clients::Clients)); while
+//! a program is only attached again they wait, and retransmit lost packets.
 
 use std::{
     cell::Cell,
@@ -21,13 +21,14 @@ use std::{
 };
 
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{AttachedMode, NicQueue, XdpMode, strips_vlan_tags};
+use roced_xdp::{AttachedMode, NicQueue, XdpMode, rx_queues, strips_vlan_tags};
 use tracing::{error, info, warn};
 
 use super::{
     Daemon,
-    attachment::{Attached, Attempt, LinkProperties, NicAttachment, check_mtu},
+    attachment::{Attached, Attempt, LinkProperties, NicAttachment, check_mtu, warn_of_lost_frames},
     network_view::NetworkView,
+    queue_watch::Surroundings,
     watchdog,
     xdp_watch::XdpWatch,
 };
@@ -63,6 +64,10 @@ pub(super) struct ServedDevice {
     /// The workers that have an endpoint of it.
     pub(super) workers: Vec<WorkerId>,
     pub(super) state: AttachState,
+    /// Queues that it was served on before it was attached again.
+    served_before: usize,
+    /// Queues on which frames arrive, if it is attached again for them.
+    wanted_queues: u32,
     /// It is attached again because the driver did not run the program.
     recovering: bool,
     /// Why it could not be attached last, so that the log says it once.
@@ -151,7 +156,18 @@ impl ServedDevice {
     ) -> Self {
         let state = AttachState::Attached(Box::new(attached));
         let strips_vlan_tags = Cell::new(None);
-        Self { id, config, proven: None, workers, state, recovering: false, last_problem: None, strips_vlan_tags }
+        Self {
+            id,
+            config,
+            proven: None,
+            workers,
+            state,
+            served_before: 0,
+            wanted_queues: 0,
+            recovering: false,
+            last_problem: None,
+            strips_vlan_tags,
+        }
     }
 
     /// Whether the driver takes VLAN tags off received frames.
@@ -251,9 +267,9 @@ impl Daemon {
         }
     }
 
-    /// An MTU beyond the one that the program was attached with: the queues may be bound for shorter
-    /// frames, and some drivers keep buffers for the smaller one and drop longer frames, the kernel's
-    /// among them, without a word. Attaching again mends both, or is refused.
+    /// An MTU beyond the one that the program was attached with: the queues may be bound for
+    /// shorter frames, and some drivers keep buffers for the smaller one and drop longer frames,
+    /// the kernel's among them, without a word. Attaching again mends both, or is refused.
     fn on_link(&mut self, id: DeviceId) {
         let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
         let device = self.device_mut(id);
@@ -289,11 +305,8 @@ impl Daemon {
         self.watch_devices_at = now + if closely { CLOSE_LOOK } else { watchdog::PERIOD };
         for at in 0..self.devices.len() {
             let id = self.devices[at].id;
-            if self.net.has_ports(id)
-                && self.devices[at]
-                    .attachment()
-                    .is_some_and(|attachment| attachment.program.mode() == AttachedMode::Native)
-            {
+            let is_native = |attachment: &NicAttachment| attachment.program.mode() == AttachedMode::Native;
+            if self.devices[at].attachment().is_some_and(is_native) && self.net.has_ports(id) {
                 let config = &self.devices[at].config;
                 warn!(
                     device = config.name,
@@ -303,8 +316,8 @@ impl Daemon {
                 self.attach_again(id, None);
                 continue;
             }
-            if self.has_more_queues(at) {
-                self.attach_again(id, None);
+            if let Some(queues) = self.more_queues(at) {
+                self.attach_again_with(id, None, queues);
                 continue;
             }
             let Some(received) = self.net.received_frames(id) else { continue };
@@ -461,24 +474,42 @@ impl Daemon {
         Ok(())
     }
 
-    /// Frames of another port arrive on queues that are not served.
-    fn has_more_queues(&mut self, at: usize) -> bool {
-        let device = &mut self.devices[at];
-        let AttachState::Attached(attached) = &mut device.state else { return false };
+    /// Looks whether frames arrive on more queues than before; the number, if attaching again
+    /// serves them.
+    fn more_queues(&mut self, at: usize) -> Option<u32> {
+        let (device, net) = (&mut self.devices[at], &self.net);
+        let AttachState::Attached(attached) = &mut device.state else { return None };
         let attachment = &mut attached.attachment;
-        let below = self.net.below(device.id);
-        if below == attachment.below {
-            return false;
+        let around = Surroundings {
+            interface: &device.config.interface,
+            made: net.rx_queues_made(device.id),
+            changes: net.interface_changes(),
+            below: || net.below(device.id),
+        };
+        let queues = attachment.queue_watch.look(around, rx_queues)?;
+        let served = attachment.queues.iter().filter(|served| served.owner.queue < queues).count();
+        if device.config.queues != config::Queues::All {
+            if served < queues as usize {
+                warn_of_lost_frames(&device.config, queues, served);
+            }
+            return None;
         }
         let (name, interface) = (&device.config.name, &device.config.interface);
-        let queues = LinkProperties::of(&self.net, device.id).rx_queues(interface, 1).unwrap_or(0);
-        let more = device.config.queues == config::Queues::All && queues as usize > attachment.queues.len();
-        info!(device = name, interface, ports = ?below, queues, attaching_again = more, "the interface has other ports");
-        attachment.below = below;
-        more
+        info!(
+            device = name,
+            interface, queues, served, "frames arrive on more queues: attaching the XDP program again"
+        );
+        Some(queues)
     }
 
     fn attach_again(&mut self, id: DeviceId, mode: Option<XdpMode>) {
+        self.attach_again_with(id, mode, 0);
+    }
+
+    fn attach_again_with(&mut self, id: DeviceId, mode: Option<XdpMode>, wanted_queues: u32) {
+        let device = self.device_mut(id);
+        device.served_before = device.attachment().map_or(0, |attachment| attachment.queues.len());
+        device.wanted_queues = wanted_queues;
         self.detach(id);
         self.begin_to_attach(id, true, mode);
     }
@@ -491,14 +522,15 @@ impl Daemon {
         config.xdp_mode = mode.unwrap_or(config.xdp_mode);
         device.state = AttachState::Attaching { again, stale: false };
         let endpoints = device.workers.clone();
-        let attempt = Attempt { device: id, config, link, endpoints, workers };
+        let (served_before, wanted_queues) = if again { (device.served_before, device.wanted_queues) } else { (0, 0) };
+        let attempt = Attempt { device: id, config, link, endpoints, workers, served_before, wanted_queues };
         if let Err(problem) = self.attacher.begin(attempt) {
             self.on_refused(id, again, &problem);
         }
     }
 
-    /// Takes the program off the interface, and the queues from the workers. The caller sets the next
-    /// state.
+    /// Takes the program off the interface, and the queues from the workers. The caller sets the
+    /// next state.
     fn detach(&mut self, id: DeviceId) {
         self.take_queues(id);
         let device = self.device_mut(id);

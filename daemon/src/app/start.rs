@@ -21,7 +21,7 @@ use roced_xdp::{NicQueue, rx_ring_entries};
 use tracing::{info, warn};
 
 use super::{
-    attachment::{LinkProperties, ServedQueue, attach, check_mtu, check_queues},
+    attachment::{LinkProperties, ServedQueue, attach, check_mtu, check_queues, workers_of},
     devices::{AttachedDevice, ServedDevice},
 };
 use crate::{
@@ -88,7 +88,9 @@ pub(super) fn check(config: &Config) -> anyhow::Result<Checked> {
     let mut owners = Vec::new();
     for (id, device) in devices(config) {
         check_link(&net, id, device)?;
-        let checked = check_queues(device, &LinkProperties::of(&net, id), config.workers.len() as u32, 1);
+        let link = LinkProperties::of(&net, id);
+        let checked = workers_of(device, &link, config.workers.len() as u32)
+            .and_then(|workers| check_queues(device, &link, workers, 1));
         owners.push(checked.with_context(|| format!("device {}", device.name))?);
     }
     let served = devices(config).zip(&owners).flat_map(|((id, _), owners)| {
@@ -141,7 +143,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
         let device = &with_bounded_windows(device, rx_ring_entries(&device.interface));
         let link = LinkProperties::of(&checked.net, id);
-        let attached = attach(device, &link, owners, &config.workers);
+        let attached = attach(device, &link, owners, &config.workers, 0);
         let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
         add_endpoint_slots(&mut worker_endpoints, config, checked, (id, device), attachment.queues.iter().zip(queues));
         let workers = checked.endpoints.of_device(id).map(|place| place.worker).collect();

@@ -7,7 +7,9 @@ use std::{
 
 use netlink_packet_route::{
     AddressFamily,
-    link::{InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, VlanProtocol},
+    link::{
+        InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, VlanProtocol,
+    },
 };
 
 /// An interface.
@@ -24,8 +26,39 @@ pub(super) struct Link {
     pub(super) vlan: Option<(u32, u16)>,
     /// The interface that this one is a port of: a bond, a bridge, a virtual NIC beside its VF.
     port_of: Option<u32>,
-    /// RX queues that the kernel has made for it. Those of virtual interfaces are all in use.
+    /// The interface that it was made on, such as the parent of a VLAN or of a macvlan.
+    made_on: Option<MadeOn>,
+    /// RX queues that the kernel has made for it. Its driver may use fewer.
     pub(super) rx_queues: u32,
+}
+
+/// The interface that another one was made on: received frames pass from it to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MadeOn {
+    Index(u32),
+    /// One of another network namespace.
+    Elsewhere,
+}
+
+/// The interfaces below one: those that receive its frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Below {
+    /// Those of this network namespace, by index.
+    pub interfaces: Vec<LowerInterface>,
+    /// Others are in another network namespace, where nothing is known of them.
+    pub others_elsewhere: bool,
+}
+
+/// An interface below another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LowerInterface {
+    /// Its index.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// RX queues to assume if its driver does not say how many it uses: those that the kernel has
+    /// made. None where interfaces below it decide: frames keep the number of their queue.
+    pub rx_queues_made: Option<u32>,
 }
 
 /// All interfaces by index.
@@ -35,6 +68,8 @@ pub(super) struct Interfaces {
     /// Indices of interfaces that went away and were not taken by [`Self::take_removed`] yet: one
     /// may be back under the same index.
     removed: BTreeSet<u32>,
+    /// Counts changes of `links`.
+    changes: u64,
 }
 
 impl Interfaces {
@@ -52,9 +87,10 @@ impl Interfaces {
             up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             vlan: None,
             port_of: None,
+            made_on: None,
             rx_queues: 1,
         };
-        let (mut parent, mut vlan, mut parent_is_here) = (None, None, true);
+        let (mut parent, mut vlan, mut parent_is_here, mut is_peer) = (None, None, true, false);
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
@@ -65,12 +101,26 @@ impl Interfaces {
                 LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
                 LinkAttribute::Controller(index) => link.port_of = Some(*index),
                 LinkAttribute::NumRxQueues(count) => link.rx_queues = *count,
-                LinkAttribute::LinkInfo(infos) => vlan = infos.iter().find_map(vlan_of).or(vlan),
+                LinkAttribute::LinkInfo(infos) => {
+                    vlan = infos.iter().find_map(vlan_of).or(vlan);
+                    is_peer |= infos.iter().any(links_to_a_peer);
+                }
                 _ => {}
             }
         }
         link.vlan = parent.filter(|_| parent_is_here).zip(vlan);
-        self.links.insert(message.header.index, link);
+        link.made_on = match parent {
+            // Tunnels that are bound to no interface say 0.
+            None | Some(0) => None,
+            Some(_) if is_peer => None,
+            Some(index) if parent_is_here => Some(MadeOn::Index(index)),
+            Some(_) => Some(MadeOn::Elsewhere),
+        };
+        let index = message.header.index;
+        if self.links.get(&index) != Some(&link) {
+            self.links.insert(index, link);
+            self.changes += 1;
+        }
     }
 
     /// An interface is gone.
@@ -78,7 +128,18 @@ impl Interfaces {
         if !is_about_a_bridge_port(message) {
             self.links.remove(&message.header.index);
             self.removed.insert(message.header.index);
+            self.changes += 1;
         }
+    }
+
+    /// A number that grows with each change of an interface.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// These replace `earlier` ones, which may have missed changes.
+    pub(super) fn count_changes_after(&mut self, earlier: &Self) {
+        self.changes += earlier.changes + 1;
     }
 
     /// Indices of interfaces that went away since the last call.
@@ -100,15 +161,32 @@ impl Interfaces {
         self.links.values().any(|link| link.port_of == Some(index))
     }
 
-    /// Names of the interfaces that receive the frames of this one: its ports, and those below them.
-    pub(super) fn below(&self, index: u32) -> Vec<String> {
+    /// The interfaces that receive the frames of this one: its ports, the interface that it was
+    /// made on, and those below them.
+    pub(super) fn below(&self, index: u32) -> Below {
         let (mut found, mut from) = (BTreeSet::new(), vec![index]);
+        // Those that only pass on frames of others below them.
+        let (mut passing, mut others_elsewhere) = (BTreeSet::new(), false);
         while let Some(upper) = from.pop() {
-            let parent = self.get(upper).and_then(|link| link.vlan).map(|(parent, _)| parent);
+            let made_on = self.get(upper).and_then(|link| link.made_on);
+            others_elsewhere |= made_on == Some(MadeOn::Elsewhere);
+            let parent = match made_on {
+                Some(MadeOn::Index(parent)) => Some(parent).filter(|parent| self.links.contains_key(parent)),
+                Some(MadeOn::Elsewhere) | None => None,
+            };
             let ports = self.links.iter().filter(|(_, link)| link.port_of == Some(upper)).map(|(port, _)| *port);
-            from.extend(ports.chain(parent).filter(|lower| found.insert(*lower)));
+            let lower: Vec<_> = ports.chain(parent).collect();
+            if made_on.is_some() || !lower.is_empty() {
+                passing.insert(upper);
+            }
+            from.extend(lower.into_iter().filter(|lower| found.insert(*lower)));
         }
-        found.iter().filter_map(|lower| self.get(*lower)).map(|link| link.name.clone()).collect()
+        let interface = |ifindex: u32| {
+            let link = self.get(ifindex)?;
+            let rx_queues_made = (!passing.contains(&ifindex)).then_some(link.rx_queues);
+            Some(LowerInterface { ifindex, name: link.name.clone(), rx_queues_made })
+        };
+        Below { interfaces: found.into_iter().filter_map(interface).collect(), others_elsewhere }
     }
 
     /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`
@@ -138,6 +216,11 @@ fn vlan_of(info: &LinkInfo) -> Option<u16> {
         InfoVlan::Id(id) => Some(*id),
         _ => None,
     })
+}
+
+/// The other interface of an end of a pair is its peer, not one below it.
+fn links_to_a_peer(info: &LinkInfo) -> bool {
+    matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::Netkit | InfoKind::Vxcan))
 }
 
 /// Speed of an interface in Mbit/s; 0 when the driver does not say, as for veth without a peer.
@@ -232,11 +315,75 @@ mod tests {
             message(9, "bond0", &[LinkAttribute::NumRxQueues(16)]),
         ];
         let mut links = links(&messages);
-        assert_eq!(links.below(9), ["eth0", "eth0.5", "eth1"]);
-        assert_eq!((links.get(9).map(|link| link.rx_queues), links.below(5)), (Some(16), vec![]));
+        assert_eq!(names_below(&links, 9), ["eth0", "eth0.5", "eth1"]);
+        assert_eq!((links.get(9).map(|link| link.rx_queues), names_below(&links, 5)), (Some(16), vec![]));
         // A circle, of messages that came in another order, has an end.
         links.set(&message(9, "bond0", &[LinkAttribute::Controller(4)]));
-        assert_eq!(links.below(9).len(), 4);
+        assert_eq!(names_below(&links, 9).len(), 4);
+    }
+
+    fn names_below(links: &Interfaces, index: u32) -> Vec<String> {
+        links.below(index).interfaces.into_iter().map(|lower| lower.name).collect()
+    }
+
+    fn kind(kind: InfoKind) -> LinkAttribute {
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])
+    }
+
+    #[test]
+    fn a_port_is_looked_through_to_the_interface_it_was_made_on() {
+        let port = |index, name, more: &[LinkAttribute]| {
+            message(index, name, &[&[LinkAttribute::Controller(9)], more].concat())
+        };
+        let messages = [
+            message(2, "eth0", &[LinkAttribute::NumRxQueues(8)]),
+            port(3, "macvlan0", &[LinkAttribute::Link(2), kind(InfoKind::MacVlan)]),
+            message(4, "eth1", &[LinkAttribute::NumRxQueues(4)]),
+            port(5, "eth1.7", &[LinkAttribute::Link(4), vlan(7, VlanProtocol::Ieee8021Ad)]),
+            message(6, "peer", &[]),
+            port(7, "veth0", &[LinkAttribute::Link(6), LinkAttribute::NumRxQueues(2), kind(InfoKind::Veth)]),
+            port(8, "tunnel0", &[LinkAttribute::Link(0), kind(InfoKind::GreTap)]),
+            message(9, "bond0", &[]),
+        ];
+        let links = links(&messages);
+        assert_eq!(names_below(&links, 9), ["eth0", "macvlan0", "eth1", "eth1.7", "veth0", "tunnel0"]);
+        let below = links.below(9);
+        let made: Vec<_> = below.interfaces.iter().map(|lower| lower.rx_queues_made).collect();
+        assert_eq!(
+            made,
+            [Some(8), None, Some(4), None, Some(2), Some(1)],
+            "only what is below a macvlan or VLAN counts"
+        );
+        assert!(!below.others_elsewhere);
+    }
+
+    #[test]
+    fn an_interface_below_may_be_in_another_namespace() {
+        let elsewhere = |kind| [LinkAttribute::Link(2), LinkAttribute::LinkNetNsId(0), kind];
+        let vlan = vlan(5, VlanProtocol::Ieee8021Q);
+        let port = [&elsewhere(vlan)[..], &[LinkAttribute::Controller(9)]].concat();
+        let mut links = links(&[message(2, "unrelated", &[]), message(3, "eth0.5", &port), message(9, "bond0", &[])]);
+        let below = links.below(9);
+        assert_eq!((names_below(&links, 9), below.others_elsewhere), (vec!["eth0.5".to_owned()], true));
+        assert_eq!(below.interfaces[0].rx_queues_made, None);
+        assert!(links.below(3).others_elsewhere);
+        links.set(&message(3, "veth0", &elsewhere(kind(InfoKind::Veth))));
+        assert!(!links.below(3).others_elsewhere, "a peer is not below");
+    }
+
+    #[test]
+    fn changes_of_interfaces_are_counted() {
+        let mut links = links(&[message(2, "eth0", &[])]);
+        let before = links.changes();
+        links.set(&message(2, "eth0", &[]));
+        assert_eq!(links.changes(), before, "nothing has changed");
+        links.set(&message(2, "eth0", &[LinkAttribute::Controller(9)]));
+        assert_eq!(links.changes(), before + 1);
+        links.remove(&message(2, "eth0", &[]));
+        assert_eq!(links.changes(), before + 2);
+        let mut anew = Interfaces::default();
+        anew.count_changes_after(&links);
+        assert!(anew.changes() > links.changes());
     }
 
     #[test]

@@ -52,6 +52,7 @@ use self::{
 pub use self::{
     follow::{FollowId, NextHop},
     gid::{GidTable, GidTableEntry, RoceVersion},
+    link::{Below, LowerInterface},
 };
 use crate::log_limiter::LogLimiter;
 
@@ -238,10 +239,14 @@ impl Net {
         self.mirror.links.has_ports(self.device(device).ifindex)
     }
 
-    /// Names of the interfaces that receive the frames of a device's interface: its ports, and those
-    /// below them.
-    pub fn below(&self, device: DeviceId) -> Vec<String> {
+    /// The interfaces that receive the frames of a device's interface.
+    pub fn below(&self, device: DeviceId) -> Below {
         self.mirror.links.below(self.device(device).ifindex)
+    }
+
+    /// A number that grows with each change of an interface: while it stays, [`Self::below`] does.
+    pub fn interface_changes(&self) -> u64 {
+        self.mirror.links.changes()
     }
 
     /// RX queues that the kernel has made for the interface of a device.
@@ -409,7 +414,8 @@ impl Net {
     /// much is changing.
     fn read_again(&mut self) -> bool {
         match Mirror::read(&mut self.requests) {
-            Ok(mirror) => {
+            Ok(mut mirror) => {
+                mirror.links.count_changes_after(&self.mirror.links);
                 (self.mirror, self.read_again_at) = (mirror, None);
                 true
             }

@@ -210,28 +210,114 @@ pub(crate) fn a_higher_mtu_attaches_again_and_connections_survive(_: &Settings) 
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
-/// Frames of a port keep the number of their RX queue in the interface above it, such as a bond. Here a
-/// bridge with as many queues as a bond, which most kernels can make; its port comes while it is served.
-pub(crate) fn frames_keep_the_queue_of_a_port(_: &Settings) -> Result<()> {
-    let lab = Lab::up(&["--queues", "4"])?;
+/// Host B's daemon serves a bridge instead of `eth0`, which is no port of it yet. `made` are options of
+/// its making, `keys` further lines of its device's section. A bridge may have as many queues as a
+/// bond, and most kernels can make one.
+fn serve_bridge(lab: &Lab, made: &str, keys: &str) -> Result<()> {
     lab.stop_daemon(Host::B, Signal::SIGTERM)?;
     let config = fs::read_to_string(lab.config(Host::B))?;
-    fs::write(lab.config(Host::B), config.replace("\"eth0\"", "\"above\""))?;
-    let ip =
-        |arguments: &str| lab.run(Host::B, "ip", &arguments.split(' ').collect::<Vec<_>>(), SOON)?.success().map(drop);
-    ip("link add above mtu 4200 numrxqueues 16 type bridge")?;
-    ip("link set above up")?;
-    ip("address flush dev eth0")?;
-    ip(&format!("address add {PEER_IPV4}/24 dev above"))?;
-    lab.start_daemon(Host::B)?;
-    let has_queues = |count: usize| Ok(device(&lab, Host::B)?["queues"].as_array().map(Vec::len) == Some(count));
-    ensure!(within(SOON, || has_queues(1))?, "without a port: {:#}", device(&lab, Host::B)?);
-    ip("link set eth0 master above")?;
-    ensure!(within(SOON, || has_queues(4))?, "{:#}", device(&lab, Host::B)?);
-    ensure!(within(SOON, || state_is(&lab, Host::B, "serving"))?, "{:#}", device(&lab, Host::B)?);
-    let _server = Server::start(&lab, Host::B, &[])?;
+    fs::write(lab.config(Host::B), config.replace("\"eth0\"", &format!("\"above\"\n{keys}")))?;
+    on_b(lab, &format!("ip link add above mtu 4200 {made} type bridge"))?;
+    on_b(lab, "ip link set above up")?;
+    on_b(lab, "ip address flush dev eth0")?;
+    on_b(lab, &format!("ip address add {PEER_IPV4}/24 dev above"))?;
+    Ok(())
+}
+
+/// Runs a command line on host B.
+fn on_b(lab: &Lab, line: &str) -> Result<()> {
+    let mut words = line.split(' ');
+    let program = words.next().context("a program")?;
+    lab.run(Host::B, program, &words.collect::<Vec<_>>(), SOON)?.success().map(drop)
+}
+
+/// Queues that host B's device is served on, while it is.
+fn queues_of_b(lab: &Lab) -> Result<usize> {
+    let device = device(lab, Host::B)?;
+    let queues = device["queues"].as_array().map_or(0, Vec::len);
+    Ok(if device["state"] == "serving" { queues } else { 0 })
+}
+
+/// Queue pairs of the hosts exchange messages by all queues.
+fn transfer_by_all_queues(lab: &Lab) -> Result<()> {
+    let _server = Server::start(lab, Host::B, &[])?;
     let transfer = ["bw", PEER_IPV4, "--op", "write", "--qps", "16", "--bytes", "16M", "--timeout", "18"];
     let report = lab.run(Host::A, "roce-perf", &transfer, 2 * SOON)?.success()?;
     ensure!(report.contains("every byte"), "{report}");
+    Ok(())
+}
+
+/// Frames of a port keep the number of their RX queue in the interface above it, such as a bond. The
+/// port comes while the interface above is served, and later gets more queues.
+pub(crate) fn frames_keep_the_queue_of_a_port(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "4"])?;
+    serve_bridge(&lab, "numrxqueues 16", "")?;
+    lab.start_daemon(Host::B)?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 1))?, "without a port: {:#}", device(&lab, Host::B)?);
+    on_b(&lab, "ethtool -L eth0 rx 2 tx 2")?;
+    on_b(&lab, "ip link set eth0 master above")?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 2))?, "{:#}", device(&lab, Host::B)?);
+    on_b(&lab, "ethtool -L eth0 rx 4 tx 4")?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 4))?, "more of the same port: {:#}", device(&lab, Host::B)?);
+    transfer_by_all_queues(&lab)
+}
+
+/// The daemon's limit of open files stands for any resource that a further queue may lack.
+pub(crate) fn a_queue_that_cannot_be_opened_ends_no_others(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "16"])?;
+    serve_bridge(&lab, "numrxqueues 16 numtxqueues 16", "")?;
+    on_b(&lab, "ethtool -L eth0 rx 2 tx 2")?;
+    on_b(&lab, "ip link set eth0 master above")?;
+    lab.start_daemon(Host::B)?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 2))?, "{:#}", device(&lab, Host::B)?);
+    let daemon = lab.daemon(Host::B)?;
+    let files = fs::read_dir(format!("/proc/{daemon}/fd"))?.flatten();
+    let used: Vec<u32> = files.filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
+    let limit = (0..).filter(|number| !used.contains(number)).nth(6).context("a number for each file")?;
+    on_b(&lab, &format!("prlimit --pid {daemon} --nofile={limit}"))?;
+    on_b(&lab, "ethtool -L eth0 rx 16 tx 16")?;
+    let warned = || Ok(lab.log(Host::B)?.contains("further queues cannot be served"));
+    ensure!(within(SOON, warned)?, "{:#}\n{}", device(&lab, Host::B)?, lab.log(Host::B)?);
+    ensure!(within(SOON, || Ok((2..16).contains(&queues_of_b(&lab)?)))?, "{:#}", device(&lab, Host::B)?);
+    thread::sleep(Duration::from_secs(3));
+    let log = lab.log(Host::B)?;
+    ensure!(log.matches("further queues cannot be served").count() == 1, "tried again and again: {log}");
+    ensure!(log.contains("refuses a socket on queue") && !log.contains("cannot be served; it is tried again"), "{log}");
+    ensure!((2..16).contains(&queues_of_b(&lab)?), "{:#}", device(&lab, Host::B)?);
+    Ok(())
+}
+
+/// A bridge is made with one TX queue where `numtxqueues` is not given.
+pub(crate) fn an_interface_with_more_rx_than_tx_queues_is_served(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "4", "--workers", "2"])?;
+    serve_bridge(&lab, "numrxqueues 16", "")?;
+    on_b(&lab, "ip link set eth0 master above")?;
+    lab.start_daemon(Host::B)?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 4))?, "{:#}", device(&lab, Host::B)?);
+    let log = lab.log(Host::B)?;
+    ensure!(log.contains("fewer TX queues than roced has workers"), "{log}");
+    transfer_by_all_queues(&lab)?;
+    // Given by the operator, it is a mistake of the config.
+    lab.stop_daemon(Host::B, Signal::SIGTERM)?;
+    let config = fs::read_to_string(lab.config(Host::B))?;
+    fs::write(lab.config(Host::B), config.replace("\"above\"", "\"above\"\nqueues = [0, 1]"))?;
+    ensure!(lab.start_daemon(Host::B).is_err(), "worker 1 cannot send");
+    let log = lab.log(Host::B)?;
+    ensure!(log.contains("none of the queues of worker 1 on above has a TX queue"), "{log}");
+    Ok(())
+}
+
+/// Listed queues stay as they are, and the daemon says which frames are lost.
+pub(crate) fn a_port_with_queues_that_are_not_listed_is_warned_of(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "4"])?;
+    serve_bridge(&lab, "numrxqueues 16", "queues = [0]")?;
+    lab.start_daemon(Host::B)?;
+    ensure!(within(SOON, || Ok(queues_of_b(&lab)? == 1))?, "{:#}", device(&lab, Host::B)?);
+    let warnings = || -> Result<usize> { Ok(lab.log(Host::B)?.matches("the kernel's and lost to roced").count()) };
+    ensure!(warnings()? == 0, "{}", lab.log(Host::B)?);
+    on_b(&lab, "ip link set eth0 master above")?;
+    ensure!(within(SOON, || Ok(warnings()? == 1))?, "{}", lab.log(Host::B)?);
+    thread::sleep(Duration::from_secs(3));
+    ensure!(warnings()? == 1 && queues_of_b(&lab)? == 1, "{}", lab.log(Host::B)?);
     Ok(())
 }

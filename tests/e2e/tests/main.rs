@@ -105,7 +105,9 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
     interfaces: one_that_returns_is_served_again one_that_is_renamed_is_served_on one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive
-        a_removed_device_is_served_again_when_added frames_keep_the_queue_of_a_port an_mtu_that_becomes_too_small_is_warned_of;
+        a_removed_device_is_served_again_when_added frames_keep_the_queue_of_a_port a_queue_that_cannot_be_opened_ends_no_others
+        an_interface_with_more_rx_than_tx_queues_is_served a_port_with_queues_that_are_not_listed_is_warned_of
+        an_mtu_that_becomes_too_small_is_warned_of;
     reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing;
     refusals: configs_that_cannot_be_served a_daemon_that_cannot_start_leaves_no_folder
         a_service_waits_for_its_interface check_config_says_all_that_is_wrong a_missing_capability
