@@ -69,7 +69,7 @@ pub use self::{
 pub(crate) use self::{
     context::{EndpointContext, Transmission},
     recv_queue::RecvQueue,
-    responder::{ends, is_plain},
+    responder::{LastAcknowledgment, ends, is_plain},
 };
 use crate::{
     clock::Nanos,
@@ -214,7 +214,7 @@ impl Qp {
 
     /// Acknowledgment of all requests that it has executed, to answer repetitions after its end.
     /// `None` without a path, in a state in which nothing is received, and if nothing was executed.
-    pub(crate) fn last_acknowledgment(&self) -> Option<(Path, Headers)> {
+    pub(crate) fn last_acknowledgment(&self) -> Option<(Path, LastAcknowledgment)> {
         let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
         let path = self.base.ready_path().filter(|_| self.base.state.receives())?;
         Some((*path, responder.last_acknowledgment(&self.base)?))
