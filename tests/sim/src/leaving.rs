@@ -22,6 +22,7 @@ use crate::{
     network::Arrival,
     plain::icrc,
     random::Random,
+    returning::Plan,
     service::Service,
     stream::Stream,
     violation::{Checked, demand},
@@ -35,10 +36,10 @@ const PLAIN_ACK: u8 = 0x1f;
 #[derive(Debug)]
 pub(crate) struct Leaving {
     /// Draws of its own: a connection of which no end leaves is as it would be without.
-    random: Random,
+    pub(crate) random: Random,
     /// One in so many connections has an end that leaves; 0 is none.
     one_in: u64,
-    /// Ends that left, of connections that are no more; their numbers are not in use again.
+    /// Ends that left, of connections that are no more.
     past: Vec<Past>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Left {
     /// Its queue pair has executed all of the peer's packets before the first of these PSNs, and
     /// may have executed those up to the second.
     certain: u64,
-    possible: u64,
+    pub(crate) possible: u64,
     /// It may have owed the answer to a READ, and acknowledges nothing behind it.
     reads: bool,
     /// Answers that read no memory, which it may have owed.
@@ -72,11 +73,13 @@ pub(crate) struct Left {
 
 /// An end that left, of a connection that is no more.
 #[derive(Debug)]
-struct Past {
-    host: usize,
-    qpn: u32,
-    peer: u32,
-    left: Left,
+pub(crate) struct Past {
+    pub(crate) host: usize,
+    pub(crate) qpn: u32,
+    pub(crate) peer: u32,
+    pub(crate) left: Left,
+    /// Its number is in use again.
+    is_replaced: bool,
 }
 
 impl Leaving {
@@ -97,22 +100,36 @@ impl Leaving {
         })
     }
 
-    /// Another connection takes the place of this one.
-    pub(crate) fn on_replaced(&mut self, before: &Connection) {
+    /// Another connection takes the place of this one. Returns the connections that the programs of
+    /// its ends may have after it.
+    pub(crate) fn on_replaced(&mut self, before: &Connection) -> [Option<Plan>; 2] {
         if before.rebirth != Rebirth::NewNumbers {
-            return;
+            return [None; 2];
         }
         let [first, second] = &before.ends;
-        for (host, (own, peer)) in [(first, second), (second, first)].into_iter().enumerate() {
-            if let Some(left) = &own.left {
-                self.past.push(Past { host, qpn: own.qpn, peer: peer.qpn, left: left.clone() });
-            }
-        }
+        [(0, first, second), (1, second, first)].map(|(host, own, peer)| {
+            let left = own.left.clone()?;
+            let past = Past { host, qpn: own.qpn, peer: peer.qpn, left, is_replaced: false };
+            let plan = Plan::of(&past, before);
+            self.past.push(past);
+            Some(plan)
+        })
+    }
+
+    /// Another queue pair has this number.
+    pub(crate) fn on_number_in_use(&mut self, host: usize, qpn: u32) {
+        self.past.iter_mut().filter(|past| past.is(host, qpn)).for_each(|past| past.is_replaced = true);
     }
 
     /// A host went away with all that it knew.
     pub(crate) fn forget(&mut self, host: usize) {
         self.past.retain(|past| past.host != host);
+    }
+}
+
+impl Past {
+    fn is(&self, host: usize, qpn: u32) -> bool {
+        (self.host, self.qpn) == (host, qpn)
     }
 }
 
@@ -287,7 +304,7 @@ impl World {
             Some(end) => end.left.as_mut(),
             None => {
                 let past = &mut self.leaving.past;
-                past.iter_mut().find(|past| (past.host, past.qpn) == (host, qpn)).map(|past| &mut past.left)
+                past.iter_mut().find(|past| past.is(host, qpn) && !past.is_replaced).map(|past| &mut past.left)
             }
         }
     }
