@@ -1,5 +1,6 @@
-//! Programs that leave when they are done: their queue pair is removed in RTS, without a way through
-//! the error state, while the peer still waits for its last acknowledgments.
+//! Programs that leave when they are done: their queue pair is removed in RTS, or directly after
+//! its program moved it to the error state, while the peer still waits for its last
+//! acknowledgments.
 //!
 //! Some leave when all requests of the connection are executed, others at any moment. In either
 //! case the peer's executed SENDs and WRITEs complete with success (checker `left-after-all`), and
@@ -17,6 +18,7 @@ use crate::{
     drain::Drain,
     earlier::Rebirth,
     frame::{self, Kind as FrameKind, Seen},
+    host,
     message::{Kind, Message},
     model::AppView,
     network::Arrival,
@@ -51,6 +53,8 @@ pub(crate) struct Leaver {
     is_hasty: bool,
     /// It leaves when the connection has no more than so many frames left, done or not.
     early: Option<u64>,
+    /// It moves its queue pair to the error state before it removes it.
+    ends: bool,
 }
 
 /// An end that left.
@@ -97,6 +101,7 @@ impl Leaving {
             host: self.random.below(2) as usize,
             is_hasty: self.random.one_in(3),
             early: self.random.one_in(4).then(|| self.random.below(200)),
+            ends: self.random.one_in(4),
         })
     }
 
@@ -246,7 +251,7 @@ impl End {
         demand!(
             !self.is_silent,
             "left-after-all",
-            "a queue pair that was removed in the error state, or went through RESET, answers PSN {}",
+            "a queue pair that was removed after it had failed, or went through RESET, answers PSN {}",
             seen.psn
         );
         match &mut self.left {
@@ -260,7 +265,7 @@ impl World {
     /// The end of a connection that leaves does so, when it is time.
     pub(crate) fn leave(&mut self, at: usize) {
         let connection = &mut self.model.connections[at];
-        let Some(Leaver { host, is_hasty, early }) = connection.leaver else { return };
+        let Some(Leaver { host, is_hasty, early, ends }) = connection.leaver else { return };
         let phase = connection.phase;
         let [first, second] = &mut connection.ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
@@ -284,10 +289,28 @@ impl World {
             println!("{:>12} host {host}   removes {qpn}: {left:x?}", self.now);
         }
         (own.gone, own.left) = (true, Some(left));
+        if ends {
+            host::end(&mut self.endpoints[host], qpn);
+        }
         self.endpoints[host].remove_qp(qpn).expect("there until now");
         self.forget_changes(host, qpn, false);
         self.model.hosts[host].by_index[qpn.index() as usize] = None;
         self.model.activity = true;
+    }
+
+    /// The program of an end moves its queue pair to the error state.
+    pub(crate) fn end_at(&mut self, at: usize, host: usize) {
+        let [first, second] = &mut self.model.connections[at].ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        if own.gone {
+            return;
+        }
+        let qpn = Qpn::from_wire(own.qpn);
+        let has_failed = self.endpoints[host].qp(qpn).is_none_or(|qp| qp.state() == State::Error);
+        own.ending = (own.stream.settings.service.is_reliable() && !has_failed)
+            .then(|| Left { reads: true, ..peer.stream.left(own.receives.completed) });
+        (own.may_fail, own.ended) = (true, true);
+        host::end(&mut self.endpoints[host], qpn);
     }
 
     /// The network loses an answer of an end that left: more often than others, where it loses any.

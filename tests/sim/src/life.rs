@@ -46,7 +46,8 @@ impl World {
         self.model.forget_returned(at);
         for slot in 0..slots {
             let connection = &mut self.model.connections[slot];
-            (connection.ends[at].gone, connection.ends[at].left) = (true, None);
+            let end = &mut connection.ends[at];
+            (end.gone, end.ending, end.left) = (true, None, None);
             if matches!(connection.phase, Phase::Closed { .. }) {
                 continue;
             }

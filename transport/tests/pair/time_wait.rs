@@ -17,7 +17,7 @@ use roced_transport::{
     },
     work::SendWork,
 };
-use roced_types::{SendOp, Status, flush};
+use roced_types::{QpAttributes, SendOp, Status, attribute, flush, state};
 
 use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
 
@@ -43,6 +43,13 @@ fn executed_before_a_lost_ack(settings: Settings) -> Pair {
 fn remove(pair: &mut Pair) {
     let host = &mut pair.hosts[1];
     host.endpoint.remove_qp(host.qpn).expect("there");
+}
+
+/// Host 1's program moves its queue pair to the error state.
+fn end(pair: &mut Pair) {
+    let host = &mut pair.hosts[1];
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::STATE, &error, None).expect("from anywhere");
 }
 
 /// The last packet of that request, again.
@@ -178,6 +185,32 @@ fn a_peer_of_several_source_ports_is_answered_at_each() {
     remove(&mut pair);
     let headers = write(first, &pair);
     assert_eq!(answers(&mut pair, &headers, 8), ANSWER);
+}
+
+/// As `rdma_disconnect` does, before the queue pair is destroyed.
+#[test]
+fn a_queue_pair_in_the_error_state_is_silent_until_it_is_removed() {
+    let mut pair = executed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    end(&mut pair);
+    assert_eq!(answers(&mut pair, &last, 904), (Disposition::Dropped(DropReason::WrongState), 0));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 10)], 0));
+    remove(&mut pair);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::TransportRetryExceeded)]);
+}
+
+/// Its last answer was the NAK.
+#[test]
+fn a_failed_queue_pair_acknowledges_nothing_after_its_end() {
+    let mut pair = executed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    let refused = Bth { psn: last.bth.psn.plus(1), ..bth(&pair, opcode::RC_WRITE_ONLY) };
+    let reth = Some(Reth { va: VA, rkey: MrKey(KEY.0 ^ 1), length: 8 });
+    assert_eq!(answers(&mut pair, &Headers { reth, ..Headers::new(refused) }, 8).1, 1, "a NAK");
+    end(&mut pair);
+    remove(&mut pair);
+    assert_eq!(answers(&mut pair, &last, 904), SILENCE);
 }
 
 /// Another queue pair of the same number begins anew, also if it goes without having executed
