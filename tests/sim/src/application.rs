@@ -81,14 +81,7 @@ impl World {
 
     /// Both ends go to the error state.
     fn end(&mut self, at: usize) {
-        for host in 0..2 {
-            let end = &mut self.model.connections[at].ends[host];
-            if end.gone {
-                continue;
-            }
-            (end.may_fail, end.ended) = (true, true);
-            host::end(&mut self.endpoints[host], Qpn::from_wire(end.qpn));
-        }
+        (0..2).for_each(|host| self.end_at(at, host));
         self.model.connections[at].phase = Phase::Flushing { since: self.now };
         self.model.activity = true;
     }
@@ -109,6 +102,8 @@ impl World {
                 host::reset(&mut self.endpoints[host], qpn);
             } else {
                 self.endpoints[host].remove_qp(qpn).expect("there until now");
+                let end = &mut self.model.connections[at].ends[host];
+                end.left = end.ending.take();
             }
             self.forget_changes(host, qpn, rebirth == Rebirth::Reset);
             self.model.hosts[host].by_index[qpn.index() as usize] = None;

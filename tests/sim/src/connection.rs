@@ -111,7 +111,10 @@ pub(crate) struct End {
     pub(crate) failed: bool,
     /// Its endpoint went away.
     pub(crate) gone: bool,
-    /// Its program left: its queue pair was removed in RTS.
+    /// Its program moved its queue pair to the error state: as it is left behind when it is
+    /// removed there.
+    pub(crate) ending: Option<Left>,
+    /// Its program left: its queue pair was removed in RTS, or in the error state of its program.
     pub(crate) left: Option<Left>,
     /// Its queue pair was removed otherwise, or reset, and all answers that it owed have left.
     pub(crate) is_silent: bool,
@@ -193,6 +196,7 @@ impl End {
             send_failed: false,
             failed: false,
             gone: false,
+            ending: None,
             left: None,
             is_silent: false,
             rts_at: 0,

@@ -150,6 +150,11 @@ impl Earlier {
         0xc000 | (slot as u16) << 10 | (host as u16) << 9 | life as u16 & 0x1ff
     }
 
+    /// A host uses another port in each life.
+    pub(crate) const fn changes_port(&self, host: usize) -> bool {
+        self.changes_port[host]
+    }
+
     pub(crate) fn rebirth(&self, random: &mut Random) -> Rebirth {
         if !self.is_on() {
             return Rebirth::NewNumbers;

@@ -1,5 +1,6 @@
-//! Programs that leave when they are done: their queue pair is removed in RTS, without a way through
-//! the error state, while the peer still waits for its last acknowledgments.
+//! Programs that leave when they are done: their queue pair is removed in RTS, or directly after
+//! its program moved it to the error state, while the peer still waits for its last
+//! acknowledgments.
 //!
 //! Some leave when all requests of the connection are executed, others at any moment. In either
 //! case the peer's executed SENDs and WRITEs complete with success (checker `left-after-all`), and
@@ -17,11 +18,13 @@ use crate::{
     drain::Drain,
     earlier::Rebirth,
     frame::{self, Kind as FrameKind, Seen},
+    host,
     message::{Kind, Message},
     model::AppView,
     network::Arrival,
     plain::icrc,
     random::Random,
+    returning::Plan,
     service::Service,
     stream::Stream,
     violation::{Checked, demand},
@@ -35,10 +38,10 @@ const PLAIN_ACK: u8 = 0x1f;
 #[derive(Debug)]
 pub(crate) struct Leaving {
     /// Draws of its own: a connection of which no end leaves is as it would be without.
-    random: Random,
+    pub(crate) random: Random,
     /// One in so many connections has an end that leaves; 0 is none.
     one_in: u64,
-    /// Ends that left, of connections that are no more; their numbers are not in use again.
+    /// Ends that left, of connections that are no more.
     past: Vec<Past>,
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct Leaver {
     is_hasty: bool,
     /// It leaves when the connection has no more than so many frames left, done or not.
     early: Option<u64>,
+    /// It moves its queue pair to the error state before it removes it.
+    ends: bool,
 }
 
 /// An end that left.
@@ -58,7 +63,7 @@ pub(crate) struct Left {
     /// Its queue pair has executed all of the peer's packets before the first of these PSNs, and
     /// may have executed those up to the second.
     certain: u64,
-    possible: u64,
+    pub(crate) possible: u64,
     /// It may have owed the answer to a READ, and acknowledges nothing behind it.
     reads: bool,
     /// Answers that read no memory, which it may have owed.
@@ -72,11 +77,13 @@ pub(crate) struct Left {
 
 /// An end that left, of a connection that is no more.
 #[derive(Debug)]
-struct Past {
-    host: usize,
-    qpn: u32,
-    peer: u32,
-    left: Left,
+pub(crate) struct Past {
+    pub(crate) host: usize,
+    pub(crate) qpn: u32,
+    pub(crate) peer: u32,
+    pub(crate) left: Left,
+    /// Its number is in use again.
+    is_replaced: bool,
 }
 
 impl Leaving {
@@ -94,25 +101,40 @@ impl Leaving {
             host: self.random.below(2) as usize,
             is_hasty: self.random.one_in(3),
             early: self.random.one_in(4).then(|| self.random.below(200)),
+            ends: self.random.one_in(4),
         })
     }
 
-    /// Another connection takes the place of this one.
-    pub(crate) fn on_replaced(&mut self, before: &Connection) {
+    /// Another connection takes the place of this one. Returns the connections that the programs of
+    /// its ends may have after it.
+    pub(crate) fn on_replaced(&mut self, before: &Connection) -> [Option<Plan>; 2] {
         if before.rebirth != Rebirth::NewNumbers {
-            return;
+            return [None; 2];
         }
         let [first, second] = &before.ends;
-        for (host, (own, peer)) in [(first, second), (second, first)].into_iter().enumerate() {
-            if let Some(left) = &own.left {
-                self.past.push(Past { host, qpn: own.qpn, peer: peer.qpn, left: left.clone() });
-            }
-        }
+        [(0, first, second), (1, second, first)].map(|(host, own, peer)| {
+            let left = own.left.clone()?;
+            let past = Past { host, qpn: own.qpn, peer: peer.qpn, left, is_replaced: false };
+            let plan = Plan::of(&past, before);
+            self.past.push(past);
+            Some(plan)
+        })
+    }
+
+    /// Another queue pair has this number.
+    pub(crate) fn on_number_in_use(&mut self, host: usize, qpn: u32) {
+        self.past.iter_mut().filter(|past| past.is(host, qpn)).for_each(|past| past.is_replaced = true);
     }
 
     /// A host went away with all that it knew.
     pub(crate) fn forget(&mut self, host: usize) {
         self.past.retain(|past| past.host != host);
+    }
+}
+
+impl Past {
+    fn is(&self, host: usize, qpn: u32) -> bool {
+        (self.host, self.qpn) == (host, qpn)
     }
 }
 
@@ -229,7 +251,7 @@ impl End {
         demand!(
             !self.is_silent,
             "left-after-all",
-            "a queue pair that was removed in the error state, or went through RESET, answers PSN {}",
+            "a queue pair that was removed after it had failed, or went through RESET, answers PSN {}",
             seen.psn
         );
         match &mut self.left {
@@ -243,7 +265,7 @@ impl World {
     /// The end of a connection that leaves does so, when it is time.
     pub(crate) fn leave(&mut self, at: usize) {
         let connection = &mut self.model.connections[at];
-        let Some(Leaver { host, is_hasty, early }) = connection.leaver else { return };
+        let Some(Leaver { host, is_hasty, early, ends }) = connection.leaver else { return };
         let phase = connection.phase;
         let [first, second] = &mut connection.ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
@@ -267,10 +289,28 @@ impl World {
             println!("{:>12} host {host}   removes {qpn}: {left:x?}", self.now);
         }
         (own.gone, own.left) = (true, Some(left));
+        if ends {
+            host::end(&mut self.endpoints[host], qpn);
+        }
         self.endpoints[host].remove_qp(qpn).expect("there until now");
         self.forget_changes(host, qpn, false);
         self.model.hosts[host].by_index[qpn.index() as usize] = None;
         self.model.activity = true;
+    }
+
+    /// The program of an end moves its queue pair to the error state.
+    pub(crate) fn end_at(&mut self, at: usize, host: usize) {
+        let [first, second] = &mut self.model.connections[at].ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        if own.gone {
+            return;
+        }
+        let qpn = Qpn::from_wire(own.qpn);
+        let has_failed = self.endpoints[host].qp(qpn).is_none_or(|qp| qp.state() == State::Error);
+        own.ending = (own.stream.settings.service.is_reliable() && !has_failed)
+            .then(|| Left { reads: true, ..peer.stream.left(own.receives.completed) });
+        (own.may_fail, own.ended) = (true, true);
+        host::end(&mut self.endpoints[host], qpn);
     }
 
     /// The network loses an answer of an end that left: more often than others, where it loses any.
@@ -287,7 +327,7 @@ impl World {
             Some(end) => end.left.as_mut(),
             None => {
                 let past = &mut self.leaving.past;
-                past.iter_mut().find(|past| (past.host, past.qpn) == (host, qpn)).map(|past| &mut past.left)
+                past.iter_mut().find(|past| past.is(host, qpn) && !past.is_replaced).map(|past| &mut past.left)
             }
         }
     }

@@ -39,6 +39,7 @@ mod operation;
 mod pattern;
 mod plain;
 mod random;
+mod returning;
 mod reuse;
 mod service;
 mod shared;

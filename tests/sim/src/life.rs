@@ -43,9 +43,11 @@ impl World {
         self.forget_given(at);
         self.model.hosts[at].by_index.fill(None);
         self.leaving.forget(at);
+        self.model.forget_returned(at);
         for slot in 0..slots {
             let connection = &mut self.model.connections[slot];
-            (connection.ends[at].gone, connection.ends[at].left) = (true, None);
+            let end = &mut connection.ends[at];
+            (end.gone, end.ending, end.left) = (true, None, None);
             if matches!(connection.phase, Phase::Closed { .. }) {
                 continue;
             }
@@ -79,9 +81,8 @@ impl World {
                 self.next_index - 1
             }
         };
-        if let Some(before) = before {
-            self.leaving.on_replaced(before);
-        }
+        let plans = before.map(|before| self.leaving.on_replaced(before)).unwrap_or_default();
+        plans.into_iter().flatten().for_each(|plan| self.come_back(plan));
         let settings = self.draw_settings(slot, rebirth, again);
         let psns = self.earlier.psns(&mut self.random, slot, last_psns);
         self.earlier.lives += 1;

@@ -16,6 +16,7 @@ use crate::{
     fault::Fault,
     layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot, reuse_slot},
     pattern::{SOURCE_BYTES, sea},
+    returning::Returned,
     reuse::Reuse,
     shared::Shared,
     violation::{Checked, Violation, demand},
@@ -52,6 +53,8 @@ pub(crate) struct Model {
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
+    /// Queue pairs of programs that came back.
+    pub(crate) returned: Vec<Returned>,
     /// The connection of the queue pair that an endpoint is working on.
     pub(crate) served: Option<usize>,
     /// A frame without an answer that an endpoint is being given.
@@ -208,6 +211,9 @@ impl Model {
             );
         }
         let Some(at) = self.connection_of(host, cqe.qpn.get()) else {
+            if let Some(checked) = self.check_send_of_returned(host, cqe) {
+                return checked;
+            }
             demand!(false, "completion-once", "{:#x} completes on a queue pair that is gone", cqe.wr_id);
             return Ok(());
         };

@@ -50,6 +50,9 @@ impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
+        if self.model.loses_before_returned(to, &seen) {
+            return self.network.give_back(bytes);
+        }
         let at = self.model.connection_of(to, seen.dest_qpn);
         let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
         let mut admission = Admission::Taken;
@@ -98,6 +101,7 @@ impl World {
             self.model.note(arriving.check_done());
         }
         if has_left {
+            self.model.note(self.model.check_unexecuted(&seen, life, disposition));
             self.on_given_to_left(to, &seen, corrupt, disposition);
             self.pretend(to, &seen, &bytes);
         }
@@ -229,6 +233,10 @@ impl World {
         self.sent += 1;
         if self.is_of_past(from, &bytes) {
             self.network.send(self.now, from, bytes, (None, 0));
+            return;
+        }
+        if let Some(life) = self.life_of_returned(from, &bytes) {
+            self.network.send(self.now, from, bytes, (Some(life), 0));
             return;
         }
         let known = match self.check_frame(from, &bytes) {

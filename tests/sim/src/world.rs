@@ -90,6 +90,7 @@ impl World {
             calls: 0,
             hosts: [host(), host()],
             connections: Vec::new(),
+            returned: Vec::new(),
             served: None,
             arriving: None,
             left: Vec::new(),

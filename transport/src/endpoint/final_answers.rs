@@ -19,6 +19,10 @@ use crate::{
 /// drains; 16 KiB.
 const FINAL_ANSWERS_MAX: usize = 64;
 
+/// Number of kept answers at which a repetition finds no room. Repetitions come at the pace of the
+/// peers, and again; an owed answer is sent once.
+const REPEATED_MAX: usize = FINAL_ANSWERS_MAX / 2;
+
 /// Final answers of queue pairs, ready to be sent.
 #[derive(Debug)]
 pub(super) struct FinalAnswers {
@@ -60,7 +64,7 @@ impl FinalAnswers {
         if self.waiting.back().is_some_and(is_same) {
             return true;
         }
-        let has_room = self.waiting.len() < FINAL_ANSWERS_MAX;
+        let has_room = self.waiting.len() < REPEATED_MAX;
         if has_room {
             self.waiting.push_back((*path, *headers));
         }

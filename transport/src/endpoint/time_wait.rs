@@ -6,6 +6,13 @@
 //! the end that leaves first answers for a while. A request that was not executed gets no answer,
 //! and neither does a READ or an atomic operation: its result is gone.
 //!
+//! A packet may also belong to another connection, of a peer that believes in a queue pair that is
+//! gone. It is no repetition if its PSN is before the first of the life that has ended, or if it
+//! comes from another UDP source port than all packets of that life. PSNs alone tell nothing where
+//! the other connection begins among those of the life, and where that had 2^23 of them or more.
+//! As a rule the ports differ: roced uses another one in each life, adapters and `rdma_rxe` derive
+//! it from the queue pair numbers.
+//!
 //! There is no timer: an entry ends when its time is over, its number is in use again, another queue
 //! pair takes its place, or the port is gone. It is only reached by packets to numbers without a
 //! queue pair.
@@ -16,7 +23,7 @@ use roced_types::Qpn;
 
 use crate::{
     clock::Nanos,
-    qp::{Qp, ends, is_plain},
+    qp::{LastAcknowledgment, Qp, ends, is_plain},
     reject::DropReason,
     wire::{
         frame::Packet,
@@ -26,7 +33,7 @@ use crate::{
     },
 };
 
-/// Maximum number of entries, of 296 bytes each. A guess: as many queue pairs as end within one
+/// Maximum number of entries, of 304 bytes each. A guess: as many queue pairs as end within one
 /// second, at three connections a millisecond, find their place taken in one of seven cases.
 const ENTRIES_MAX: u32 = 1024;
 
@@ -41,8 +48,10 @@ struct RemovedQp {
     until: Nanos,
     qpn: Qpn,
     path: Path,
-    acknowledgment: Headers,
+    acknowledgment: LastAcknowledgment,
 }
+
+const _: () = assert!(size_of::<Option<RemovedQp>>() <= 304);
 
 /// Last acknowledgments of removed queue pairs, by the low bits of their numbers.
 #[derive(Debug)]
@@ -91,12 +100,12 @@ impl TimeWait {
         let removed = self.get(packet.bth.dest_qpn).filter(|removed| now < removed.until);
         let RemovedQp { path, acknowledgment, .. } = removed.ok_or(DropReason::NoSuchQp)?;
         let from_peer = packet.info.service == Service::Rc
-            && packet.bth.pkey.may_speak_to(acknowledgment.bth.pkey)
+            && packet.bth.pkey.may_speak_to(acknowledgment.headers.bth.pkey)
             && (packet.source, packet.destination) == (*path.destination(), *path.source())
             && packet.roce.is_same_version(path.roce())
             && path.takes_vlan(packet.vlan_id());
-        let repeats = matches!(packet.info.operation, Operation::Send | Operation::Write)
-            && packet.bth.psn.distance_from(acknowledgment.bth.psn) <= 0;
+        let repeats =
+            matches!(packet.info.operation, Operation::Send | Operation::Write) && acknowledgment.covers(packet);
         let asks = packet.bth.ack_request || ends(packet);
         if !(from_peer && repeats && asks) {
             return Err(DropReason::NoSuchQp);
@@ -107,11 +116,12 @@ impl TimeWait {
     /// Answer to an admitted packet, and the path to its sender. A plain peer that asks within a
     /// message is told of the packets that it has sent again, and of no more.
     pub(super) fn answer(&self, packet: &Packet<'_>) -> Option<(Path, Headers)> {
-        let RemovedQp { path, mut acknowledgment, .. } = *self.get(packet.bth.dest_qpn)?;
+        let RemovedQp { path, acknowledgment: LastAcknowledgment { mut headers, .. }, .. } =
+            *self.get(packet.bth.dest_qpn)?;
         if is_plain(packet) && !ends(packet) {
-            acknowledgment.bth.psn = packet.bth.psn;
+            headers.bth.psn = packet.bth.psn;
         }
-        Some((path, acknowledgment))
+        Some((path, headers))
     }
 
     fn get(&self, qpn: Qpn) -> Option<&RemovedQp> {

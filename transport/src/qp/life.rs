@@ -167,6 +167,14 @@ impl SourcePort {
         self.port = PortState::Known { port, buffers_from: if buffers_at_once { now } else { now + QUARANTINE } };
     }
 
+    /// Port of all packets accepted in this life, if they had only one.
+    pub(super) fn only_port(&self) -> Option<u16> {
+        match self.port {
+            PortState::Known { port, .. } if !self.moved => Some(port),
+            _ => None,
+        }
+    }
+
     /// A packet from `port` that arrived early may be buffered.
     pub(super) fn may_buffer(&self, port: u16, now: Nanos) -> bool {
         matches!(self.port, PortState::Known { port: known, buffers_from } if known == port && now >= buffers_from)
@@ -270,6 +278,18 @@ mod tests {
         let mut source = source.next_life();
         source.on_taken(2, true, Nanos(5));
         assert!(!source.refuses(1) && !source.refuses(9));
+    }
+
+    #[test]
+    fn only_a_peer_of_one_port_is_known_by_it() {
+        let mut source = SourcePort::default();
+        assert_eq!(source.only_port(), None);
+        source.on_taken(1, false, Nanos(5));
+        source.on_taken(1, false, Nanos(6));
+        assert_eq!(source.only_port(), Some(1));
+        source.on_taken(2, false, Nanos(7));
+        source.on_taken(2, false, Nanos(8));
+        assert_eq!(source.only_port(), None);
     }
 
     #[test]

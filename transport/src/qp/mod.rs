@@ -69,7 +69,7 @@ pub use self::{
 pub(crate) use self::{
     context::{EndpointContext, Transmission},
     recv_queue::RecvQueue,
-    responder::{ends, is_plain},
+    responder::{LastAcknowledgment, ends, is_plain},
 };
 use crate::{
     clock::Nanos,
@@ -213,10 +213,11 @@ impl Qp {
     }
 
     /// Acknowledgment of all requests that it has executed, to answer repetitions after its end.
-    /// `None` without a path, in a state in which nothing is received, and if nothing was executed.
-    pub(crate) fn last_acknowledgment(&self) -> Option<(Path, Headers)> {
+    /// `None` without a path, if it has failed, and if nothing was executed in this life. A client
+    /// that moves it to the error state has taken note of the executed requests.
+    pub(crate) fn last_acknowledgment(&self) -> Option<(Path, LastAcknowledgment)> {
         let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
-        let path = self.base.ready_path().filter(|_| self.base.state.receives())?;
+        let path = self.base.ready_path().filter(|_| self.base.failure.is_none())?;
         Some((*path, responder.last_acknowledgment(&self.base)?))
     }
 

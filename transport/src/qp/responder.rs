@@ -9,6 +9,7 @@ mod execution;
 
 use roced_types::{CompletionOp, Status};
 
+pub(crate) use self::answers::LastAcknowledgment;
 use super::{
     Context, QpBase,
     atomic::ATOMIC_BYTES,
@@ -62,6 +63,8 @@ enum PendingAck {
 #[derive(Debug)]
 pub(crate) struct Responder {
     expected: Psn,
+    /// Number of PSNs of the requests executed in this life, of 2^32 and more 2^32 - 1.
+    executed: u32,
     msn: u32,
     message: IncomingMessage,
     owed: PendingAck,
@@ -131,6 +134,7 @@ impl Responder {
     pub(crate) fn new() -> Self {
         Self {
             expected: Psn::default(),
+            executed: 0,
             msn: 0,
             message: IncomingMessage::None,
             owed: PendingAck::Nothing,
@@ -154,6 +158,7 @@ impl Responder {
     /// answered at a time.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, IncomingMessage::None, PendingAck::Nothing);
+        self.executed = 0;
         self.expect_anew();
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
@@ -264,6 +269,13 @@ impl Responder {
         if self.asks() { &mut self.within } else { &mut self.owed }
     }
 
+    /// Expects the PSN after an executed request or packet.
+    fn on_executed(&mut self, psns: u32) {
+        self.expected = self.expected.plus(psns);
+        self.executed = self.executed.saturating_add(psns);
+        self.expect_anew();
+    }
+
     /// Clears the NAK state for a new expected PSN.
     fn expect_anew(&mut self) {
         (self.nak_given, self.not_ready, self.nak_due) = (false, false, Nanos::NEVER);
@@ -274,8 +286,7 @@ impl Responder {
         self.check_psn(packet, cx.base, cx.now)?;
         match self.execute(packet, cx) {
             Ok(psns) => {
-                self.expected = self.expected.plus(psns);
-                self.expect_anew();
+                self.on_executed(psns);
                 self.source.on_taken(packet.roce.source_port(), cx.base.is_later_life(), cx.now);
                 self.offer.on_executed(is_plain(packet));
                 // The packet that a NAK reported missing has arrived; that NAK may have stood for

@@ -3,6 +3,7 @@
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
+    mr::MrKey,
     psn::Psn,
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
@@ -16,12 +17,18 @@ use roced_transport::{
     },
     work::SendWork,
 };
-use roced_types::{SendOp, Status, flush};
+use roced_types::{QpAttributes, SendOp, Status, attribute, flush, state};
 
 use crate::host::{Fate, KEY, PKEYS, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
 
 /// Host 1 has executed a request, its program has removed the queue pair, and the ACK is lost.
 fn removed_before_a_lost_ack(settings: Settings) -> Pair {
+    let mut pair = executed_before_a_lost_ack(settings);
+    remove(&mut pair);
+    pair
+}
+
+fn executed_before_a_lost_ack(settings: Settings) -> Pair {
     let mut pair = Pair::new(settings);
     pair.hosts[1].post_recv(7, &[sge(0, 5000)]);
     pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 5000)], 0));
@@ -29,10 +36,20 @@ fn removed_before_a_lost_ack(settings: Settings) -> Pair {
         pair.turn(&mut |_, opcode, _| if opcode == opcode::RC_ACK { Fate::Drop } else { Fate::Deliver });
     }
     assert_eq!(pair.hosts[1].take(), [(7, Status::Success)], "its program knows");
-    let host = &mut pair.hosts[1];
-    host.endpoint.remove_qp(host.qpn).expect("there");
     assert!(pair.hosts[0].take().is_empty());
     pair
+}
+
+fn remove(pair: &mut Pair) {
+    let host = &mut pair.hosts[1];
+    host.endpoint.remove_qp(host.qpn).expect("there");
+}
+
+/// Host 1's program moves its queue pair to the error state.
+fn end(pair: &mut Pair) {
+    let host = &mut pair.hosts[1];
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::STATE, &error, None).expect("from anywhere");
 }
 
 /// The last packet of that request, again.
@@ -125,6 +142,77 @@ fn only_the_peer_is_answered() {
     assert_eq!(answers(&mut pair, &Headers::new(last), 904), SILENCE);
 }
 
+/// A peer that takes the number of a removed queue pair for that of its next connection repeats
+/// nothing, unless its first PSN is among the executed ones.
+#[test]
+fn packets_before_the_first_of_its_life_are_no_repetitions() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = repetition(&pair);
+    let first = Psn::new(pair.settings.psn);
+    let only = |psn| Headers::new(Bth { opcode: opcode::RC_SEND_ONLY, psn, ..last });
+    assert_eq!(answers(&mut pair, &only(first), 10), ANSWER);
+    for before in [1, 2, 1000, 0x007f_fffb] {
+        assert_eq!(answers(&mut pair, &only(first.minus(before)), 10), SILENCE, "{before} before");
+    }
+    let reth = Some(Reth { va: 0, rkey: MrKey(0), length: 0 });
+    let question = |psn| Headers { reth, ..Headers::new(Bth { opcode: opcode::RC_WRITE_ONLY, psn, ..last }) };
+    assert_eq!(answers(&mut pair, &question(first.minus(1)), 0), ANSWER, "a peer without acknowledgments asks");
+    assert_eq!(answers(&mut pair, &question(first.minus(2)), 0), SILENCE);
+}
+
+/// The UDP source port of a peer that has used only one tells its connections apart.
+#[test]
+fn packets_from_another_source_port_are_no_repetitions() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    assert_eq!(answers(&mut pair, &last, 904), ANSWER);
+    pair.life += 1;
+    assert_eq!(answers(&mut pair, &last, 904), SILENCE);
+}
+
+/// Its repetitions may come from any.
+#[test]
+fn a_peer_of_several_source_ports_is_answered_at_each() {
+    let mut pair = Pair::new(Settings::default());
+    let first = Psn::new(pair.settings.psn);
+    let reth = Some(Reth { va: VA, rkey: KEY, length: 8 });
+    let write = |psn, pair: &Pair| Headers { reth, ..Headers::new(Bth { psn, ..bth(pair, opcode::RC_WRITE_ONLY) }) };
+    for psn in [first, first.plus(1)] {
+        let headers = write(psn, &pair);
+        assert_eq!(answers(&mut pair, &headers, 8).0, Disposition::Accepted);
+        pair.life += 1;
+    }
+    remove(&mut pair);
+    let headers = write(first, &pair);
+    assert_eq!(answers(&mut pair, &headers, 8), ANSWER);
+}
+
+/// As `rdma_disconnect` does, before the queue pair is destroyed.
+#[test]
+fn a_queue_pair_in_the_error_state_is_silent_until_it_is_removed() {
+    let mut pair = executed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    end(&mut pair);
+    assert_eq!(answers(&mut pair, &last, 904), (Disposition::Dropped(DropReason::WrongState), 0));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 10)], 0));
+    remove(&mut pair);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::TransportRetryExceeded)]);
+}
+
+/// Its last answer was the NAK.
+#[test]
+fn a_failed_queue_pair_acknowledges_nothing_after_its_end() {
+    let mut pair = executed_before_a_lost_ack(Settings::default());
+    let last = Headers::new(repetition(&pair));
+    let refused = Bth { psn: last.bth.psn.plus(1), ..bth(&pair, opcode::RC_WRITE_ONLY) };
+    let reth = Some(Reth { va: VA, rkey: MrKey(KEY.0 ^ 1), length: 8 });
+    assert_eq!(answers(&mut pair, &Headers { reth, ..Headers::new(refused) }, 8).1, 1, "a NAK");
+    end(&mut pair);
+    remove(&mut pair);
+    assert_eq!(answers(&mut pair, &last, 904), SILENCE);
+}
+
 /// Another queue pair of the same number begins anew, also if it goes without having executed
 /// anything.
 #[test]
@@ -170,6 +258,33 @@ fn repetitions_take_a_bounded_room() {
     pair.hosts[1].nic.room = 4096;
     assert_eq!(answers_frame(&mut pair, &frame).1, 1);
     assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::FinalAnswerLost), 0);
+}
+
+/// Half of the room is for answers that are sent once, however many repetitions come.
+#[test]
+fn repetitions_leave_room_for_owed_answers() {
+    let mut pair = removed_before_a_lost_ack(Settings::default());
+    let last = Bth { mig_req: false, ..repetition(&pair) };
+    pair.hosts[1].nic.room = 0;
+    for nth in 0..100 {
+        let psn = Psn::new(pair.settings.psn).plus(1 + nth % 2);
+        let middle = Headers::new(Bth { opcode: opcode::RC_SEND_MIDDLE, psn, ..last });
+        assert_eq!(answers(&mut pair, &middle, 1024).0, ANSWER.0);
+    }
+    let lost = |pair: &Pair| pair.hosts[1].endpoint.drops().get(DropReason::FinalAnswerLost);
+    // Every second one is the same as in the last place.
+    let refused = (100 - 32) / 2;
+    assert_eq!(lost(&pair), refused);
+    for index in 0..32 {
+        pair.hosts[0].endpoint.remove_qp(pair.hosts[0].qpn).expect("there");
+        pair.connect_another(100 + index);
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        for _ in 0..4 {
+            pair.turn(&mut no_fault);
+        }
+        remove(&mut pair);
+    }
+    assert_eq!(lost(&pair), refused, "each of 32 owed answers found room");
 }
 
 /// A READ without an answer fails; the executed request before it does not, and repetitions do not

@@ -17,10 +17,45 @@ use crate::{
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
         atomic::AtomicAck,
+        frame::Packet,
         headers::Headers,
         opcode::{self, Operation, Position},
     },
 };
+
+/// ACK of all requests that a queue pair has executed, and marks of their repetitions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastAcknowledgment {
+    pub(crate) headers: Headers,
+    /// Number of PSNs that the peer has sent in this life, up to that of the ACK.
+    psns: u32,
+    /// UDP source port of the peer, if it has used only one.
+    source_port: Option<u16>,
+}
+
+impl LastAcknowledgment {
+    /// Maximum number of PSNs that are behind another: half the PSN space.
+    const PSNS_MAX: u32 = 1 << 23;
+
+    /// The peer may have sent this request before, in the life that the ACK belongs to. In a life
+    /// of 2^23 PSNs and more these are all PSNs behind that of the ACK: adapters have as many in
+    /// flight, and a lower limit would refuse their repetitions.
+    pub(crate) fn covers(&self, packet: &Packet<'_>) -> bool {
+        self.covers_psn(packet.bth.psn, is_solicitation(packet))
+            && self.source_port.is_none_or(|port| port == packet.roce.source_port())
+    }
+
+    /// A peer to which nothing was acknowledged solicits an ACK by the PSN before its first.
+    fn covers_psn(&self, psn: Psn, solicits: bool) -> bool {
+        let covered = self.psns.saturating_add(solicits.into()).min(Self::PSNS_MAX);
+        self.headers.bth.psn.offset_from(psn) < covered
+    }
+}
+
+/// A WRITE that has no effect, by which a peer solicits an ACK.
+fn is_solicitation(packet: &Packet<'_>) -> bool {
+    packet.bth.opcode == opcode::RC_WRITE_ONLY && packet.payload_len() == 0
+}
 
 impl Responder {
     /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgment.
@@ -110,13 +145,23 @@ impl Responder {
 
     /// ACK of all executed requests, up to the first READ that was never answered; `None` if no
     /// message was executed.
-    pub(crate) fn last_acknowledgment(&self, base: &QpBase) -> Option<Headers> {
+    pub(crate) fn last_acknowledgment(&self, base: &QpBase) -> Option<LastAcknowledgment> {
         // Answers that read no memory are among the final ones.
         let is_lost =
             |(request, answered): &(ReplayedRequest, bool)| request.operation == Operation::ReadRequest && !answered;
         let unanswered = self.replay.waiting().find(is_lost).map(|(request, _)| request);
         let (psn, msn) = self.acknowledged(PendingAck::Ack, unanswered.as_ref()).filter(|(_, msn)| *msn > 0)?;
-        Some(Self::answer(Syndrome::ACK, psn, msn, base))
+        Some(LastAcknowledgment {
+            headers: Self::answer(Syndrome::ACK, psn, msn, base),
+            psns: self.executed_until(psn),
+            source_port: self.source.only_port(),
+        })
+    }
+
+    /// Number of PSNs executed in this life up to one of them, or more than
+    /// [`LastAcknowledgment::PSNS_MAX`].
+    fn executed_until(&self, psn: Psn) -> u32 {
+        self.executed - self.expected.minus(1).offset_from(psn)
     }
 
     /// PSN and MSN of an owed ACK. It covers nothing from `unanswered` on, a READ with responses
@@ -224,5 +269,65 @@ impl Responder {
         if self.invalidating.is_some() && base.state != State::Error {
             self.invalidate_when_answered(base);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_types::Qpn;
+
+    use super::*;
+    use crate::wire::bth::Bth;
+
+    /// Of a life that began at a PSN, after requests of so many.
+    fn after(first: Psn, requests: &[u32]) -> LastAcknowledgment {
+        let mut responder = Responder::new();
+        responder.begin(first, 1);
+        requests.iter().for_each(|psns| responder.on_executed(*psns));
+        let last = responder.expected.minus(1);
+        let headers = Headers::new(Bth::new(opcode::RC_ACK, Qpn::from_wire(1), last));
+        LastAcknowledgment { headers, psns: responder.executed_until(last), source_port: None }
+    }
+
+    /// Offsets behind the ACK's PSN that are covered: below the number returned.
+    fn covered(last: &LastAcknowledgment, solicits: bool) -> u32 {
+        let covers = |behind: &u32| last.covers_psn(last.headers.bth.psn.minus(*behind), solicits);
+        let count = (0..1 << 24).filter(covers).count() as u32;
+        assert!(count == 0 || covers(&(count - 1)), "without a gap");
+        count
+    }
+
+    #[test]
+    fn repetitions_reach_back_to_the_first_psn_of_their_life() {
+        for first in [0, 5, 0x00ff_fffe] {
+            let last = after(Psn::new(first), &[1, 3, 1]);
+            assert_eq!((covered(&last, false), covered(&last, true)), (5, 6), "from {first}");
+        }
+    }
+
+    /// There the PSN has no lower bound, also where it has come round to the first one.
+    #[test]
+    fn repetitions_of_a_long_life_reach_back_by_half_the_psn_space() {
+        const HALF: u32 = 1 << 23;
+        for (requests, count) in [
+            (&[HALF - 1][..], HALF - 1),
+            (&[HALF], HALF),
+            (&[HALF, HALF], HALF),
+            (&[HALF, HALF, 7], HALF),
+            (&[HALF; 513], HALF),
+        ] {
+            let last = after(Psn::new(9), requests);
+            assert_eq!((covered(&last, false), covered(&last, true)), (count, HALF), "{} requests", requests.len());
+        }
+    }
+
+    /// The ACK ends before a READ that was not answered.
+    #[test]
+    fn psns_behind_the_acknowledgment_do_not_count() {
+        let mut responder = Responder::new();
+        responder.begin(Psn::new(0x00ff_ffff), 1);
+        responder.on_executed(2);
+        responder.on_executed(5);
+        assert_eq!(responder.executed_until(Psn::new(0)), 2);
     }
 }

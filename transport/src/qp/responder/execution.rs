@@ -91,8 +91,7 @@ impl Responder {
             let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, cx);
             return;
         }
-        self.expected = self.expected.plus(1);
-        self.expect_anew();
+        self.on_executed(1);
         self.owed = PendingAck::Ack;
         self.overtaken = overtaken;
         let message =
