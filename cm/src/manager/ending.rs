@@ -108,7 +108,16 @@ impl ConnectionManager {
             CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived => {
                 self.send_dreq(id, now);
             }
-            _ => {}
+            // The program was told, and may never disconnect; nor does the peer repeat its DREQ.
+            CmState::DreqReceived => self.send_drep(id, now),
+            // These end by themselves: asked again, answered late, or over.
+            CmState::ReqSent
+            | CmState::MraReqReceived
+            | CmState::ReqReceived
+            | CmState::DreqSent
+            | CmState::TimeWait
+            | CmState::SidrReqSent
+            | CmState::SidrReqReceived => {}
         }
     }
 }

@@ -493,6 +493,33 @@ fn an_acceptance_that_was_refused_as_stale_stays_refused() {
     assert!(matches!(again, Some(CmMessage::Rej(rej)) if rej.reason == reject_reason::STALE_CONNECTION));
 }
 
+/// The program of the old connection does not read its events. A peer that loses its power does not
+/// repeat its DREQ.
+#[test]
+fn a_program_that_takes_no_note_of_the_end_keeps_no_queue_pair_of_a_host_that_starts_anew() {
+    let mut managers = [manager(0, 25, 10), manager(1, 26, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    let now = Duration::from_secs(1);
+    let [active, passive] = connect(&mut managers, 20);
+    managers[0].confirm(active, [0; 224], now).expect("it was accepted");
+    pass(&mut managers, now, |_| false);
+    managers[0].destroy(active, now).expect("it is there");
+    pass(&mut managers, now, |_| false);
+    assert_eq!(managers[1].state(passive), Some(CmState::DreqReceived));
+    managers[0] = manager(0, 27, 10);
+    while managers[1].poll_event().is_some() {}
+    let refused = managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    let event = managers[0].poll_event();
+    assert!(
+        matches!(event, Some(CmEvent::Rejected { id, rej }) if (id, rej.reason) == (refused, reject_reason::STALE_CONNECTION))
+    );
+    managers[0].connect(&wanted(SERVICE, 20), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    assert!(matches!(managers[1].poll_event(), Some(CmEvent::Requested { .. })), "refused as stale, again and again");
+    assert!(managers[0].poll_event().is_none());
+}
+
 /// Its time begins when it is sent, not at the call before.
 #[test]
 fn a_request_that_follows_one_that_was_given_up_has_its_whole_time() {

@@ -127,9 +127,15 @@ impl Bench {
         self.meet()
     }
 
-    /// The guest goes away, as in a power failure.
-    pub(crate) fn cut_power(&mut self) {
+    /// The guest goes away, as in a power failure. Returns when, since the epoch in ns.
+    pub(crate) fn cut_power(&mut self) -> u64 {
         self.guest = None;
+        process::now_ns()
+    }
+
+    /// Of the guest's kernel: messages of its boot are of no interest.
+    pub(crate) fn forget_kernel_log(&self) -> Result<()> {
+        self.run(Side::Rxe, "dmesg -c >/dev/null", SOON)?.success("dmesg").map(drop)
     }
 
     /// A new guest in place of one that no longer answers. Says whether that was so.
@@ -240,6 +246,16 @@ impl Bench {
     pub(crate) fn replace_daemon(&self) -> Result<()> {
         self.lab(&["stop", "a", "KILL"])?;
         self.lab(&["start", "a"]).map(drop)
+    }
+
+    /// Whether the connection manager of the daemon has no identifier and no connection left.
+    pub(crate) fn has_no_connections(&self) -> Result<()> {
+        let shown = self.lab(&["exec", "a", "--", "rocectl", "--json", "cm"])?;
+        ensure!(shown.replace([' ', '\n'], "").contains("\"ids\":[]"), "identifiers are left: {shown}");
+        let counters = self.lab(&["exec", "a", "--", "rocectl", "counters"])?;
+        let left = counters.lines().find(|line| line.contains("cm_connections"));
+        ensure!(left.is_none(), "connections are left: {left:?}");
+        Ok(())
     }
 
     /// Whether the daemon serves, and has no session left.

@@ -11,6 +11,7 @@ use crate::{
     drive::Told,
     process::Ended,
     scenario::{Network, Scenario, Side},
+    stale::{self, IdleConnection},
 };
 
 /// Rounds of `rping`.
@@ -24,6 +25,8 @@ const LOAD: u64 = 300;
 /// A multicast group, and the MAC address of its frames, as in `/proc/net/dev_mcast`.
 const GROUP: &str = "239.9.8.7";
 const GROUP_MAC: &str = "01005e090807";
+/// From the port of a scenario to that of another connection in it.
+const IDLE_PORT: u16 = 1000;
 /// Words in the guest kernel's log that mean trouble.
 const TROUBLE: &str = "warn|bug|oops|error|fail|stuck|leak|call trace";
 
@@ -56,6 +59,8 @@ pub(crate) enum CmTest {
     KilledBeforeRtu,
     /// roced's daemon is killed under load, and started again.
     DaemonKilled,
+    /// The guest's power fails, and the next guest connects with the same queue pair number.
+    PowerFails,
 }
 
 impl CmTest {
@@ -75,6 +80,7 @@ impl CmTest {
             Self::ClientKilled => "rping, client killed".to_owned(),
             Self::KilledBeforeRtu => "rping, client killed before its RTU".to_owned(),
             Self::DaemonKilled => "rping, daemon killed".to_owned(),
+            Self::PowerFails => "same QPN after a power failure".to_owned(),
         }
     }
 
@@ -101,6 +107,7 @@ impl CmTest {
             Self::NoListener | Self::ServerKilled | Self::ClientKilled | Self::DaemonKilled => {
                 ["c", "s"].map(|role| format!("rping -{role} -a {address} -p {port}"))
             }
+            Self::PowerFails => unreachable!("programs of `stale`"),
             // It has no option for its port.
             Self::Udaddy => ["s", "b"].map(|role| format!("{} -{role} {address}", self.program())),
             Self::FifthLost => Self::Ucmatose(10).commands(bench, network, client, port),
@@ -140,9 +147,12 @@ impl CmTest {
 }
 
 /// Runs a test.
-pub(crate) fn run(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
-    // Messages of the guest's boot.
-    bench.run(Side::Rxe, "dmesg -c >/dev/null", SOON)?.success("dmesg")?;
+pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    // Queue pair numbers begin at the same place after each boot.
+    if test == CmTest::PowerFails {
+        bench.boot()?;
+    }
+    bench.forget_kernel_log()?;
     let told = match test {
         CmTest::Lost(nth) => lost(bench, scenario, test, port, nth),
         CmTest::FifthLost => fifth_lost(bench, scenario, test, port),
@@ -151,10 +161,11 @@ pub(crate) fn run(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -
         CmTest::ClientKilled => killed(bench, scenario, test, port, scenario.client),
         CmTest::KilledBeforeRtu => killed_before_rtu(bench, scenario, test, port),
         CmTest::DaemonKilled => daemon_killed(bench, scenario, test, port),
+        CmTest::PowerFails => stale::power_fails(bench, scenario, port),
         _ => pair(bench, scenario, test, port),
     };
-    let complaints = bench.run(Side::Rxe, &format!("dmesg -c | grep -iE '{TROUBLE}'"), SOON)?;
-    let told = told?;
+    let complaints = bench.run(Side::Rxe, &format!("dmesg -c | grep -iE '{TROUBLE}'"), SOON);
+    let (told, complaints) = (told?, complaints?);
     ensure!(complaints.code != 0, "the guest's kernel complains: {}", complaints.output);
     Ok(told)
 }
@@ -282,15 +293,17 @@ fn killed_before_rtu(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16
     Ok(Told { client: client.output, server: server.output, ..Told::default() })
 }
 
-/// roced's program is told that the device is gone. Linux's is not: no program is left to say so, and
-/// for rxe a retry count of 7 has no end; it is killed. The daemon that is started in its place serves
-/// the same port.
+/// roced's program is told that the device is gone. Linux's is not: no program is left to say so,
+/// and for rxe a retry count of 7 has no end; it is killed. The daemon that is started in its place
+/// serves the same port, beside an idle connection that Linux still has.
 fn daemon_killed(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) -> Result<Told> {
+    let mut idle = None;
     let [client, server] = both(bench, scenario, test, port, || {
         bench.within(SOON, |bench| {
             ensure!(bench.frames()?[0] > LOAD, "there is no load");
             Ok(())
         })?;
+        idle = Some(IdleConnection::new(bench, scenario, port + IDLE_PORT)?);
         bench.replace_daemon()?;
         let kill = format!("kill -9 $(cat {})", bench.process_file(Side::Rxe));
         bench.run(Side::Rxe, &kill, SOON)?.success("kill").map(drop)
@@ -298,7 +311,12 @@ fn daemon_killed(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) ->
     let ours = if scenario.client == Side::Roced { &client } else { &server };
     ensure!(ours.output.contains("device removal"), "not told of the end\n{}", outputs(&client, &server));
     let again = pair(bench, scenario, CmTest::Rping, port)?;
-    Ok(Told { client: client.output + &again.client, server: server.output + &again.server, ..again })
+    let idle = idle.expect("it is made before the daemon is killed").end_of_forgotten(bench)?;
+    Ok(Told {
+        client: client.output + &again.client + &idle.client,
+        server: server.output + &again.server + &idle.server,
+        ..again
+    })
 }
 
 /// Scenarios of every day.
@@ -347,7 +365,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         let lost = nths.map(|nth| Scenario::plain(Run::Cm(CmTest::Lost(nth)), client));
         all.extend(lost);
         all.extend(
-            [CmTest::FifthLost, CmTest::Mckey, CmTest::MckeySendOnly, CmTest::DaemonKilled]
+            [CmTest::FifthLost, CmTest::Mckey, CmTest::MckeySendOnly, CmTest::DaemonKilled, CmTest::PowerFails]
                 .map(|test| Scenario::plain(Run::Cm(test), client)),
         );
         for harm in [(Harm::Drop, "5%"), (Harm::Duplicate, "5%")] {

@@ -11,6 +11,7 @@ use crate::{
     parting::{self, Parting},
     process::Ended,
     scenario::{Run, Scenario, Side, Stock},
+    verify::POWER_FAILED,
 };
 
 /// How long a program may take, one without KVM at the other end and 2 % of frames lost.
@@ -34,10 +35,14 @@ pub(crate) struct Told {
     /// One end waited in vain for an answer that the other, which ended well, no longer repeats: to
     /// be shown by the captures.
     pub(crate) parting: Option<Parting>,
+    /// When the guest's power failed, since the epoch, where queue pair numbers return.
+    pub(crate) power_failed_ns: Option<u64>,
 }
 
 /// Runs it. `number` is its place in the plan; both captures lie in `folder` afterward.
 pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder: &Path) -> Result<Told> {
+    // That of a run before this one, if there is one.
+    let _ = fs::remove_file(folder.join(POWER_FAILED));
     bench.set_faults(scenario.harm)?;
     let roced = bench.capture(Side::Roced, &folder.join("roced.pcap"))?;
     let rxe = bench.capture(Side::Rxe, &folder.join("rxe.pcap"))?;
@@ -57,6 +62,9 @@ pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder:
     let told = told?;
     fs::write(folder.join("client.txt"), &told.client)?;
     fs::write(folder.join("server.txt"), &told.server)?;
+    if let Some(at_ns) = told.power_failed_ns {
+        fs::write(folder.join(POWER_FAILED), at_ns.to_string())?;
+    }
     Ok(Told { harmed, ..told })
 }
 

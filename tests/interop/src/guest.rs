@@ -70,7 +70,12 @@ impl Guest {
         let deadline = Instant::now() + BOOT_LIMIT;
         while !fs::read(&console).is_ok_and(|text| String::from_utf8_lossy(&text).contains("guest: rxe0 is up")) {
             ensure!(qemu.runs()?, "QEMU ended: {}", qemu.printed()?);
-            ensure!(Instant::now() < deadline, "the guest does not boot within {} s", BOOT_LIMIT.as_secs());
+            ensure!(
+                Instant::now() < deadline,
+                "the guest does not boot within {} s: {}",
+                BOOT_LIMIT.as_secs(),
+                String::from_utf8_lossy(&fs::read(&console).unwrap_or_default())
+            );
             thread::sleep(Duration::from_millis(50));
         }
         let connect = |socket: &PathBuf| anyhow::Ok(BufReader::new(UnixStream::connect(socket)?));

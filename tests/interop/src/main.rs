@@ -19,6 +19,7 @@ mod plan;
 mod process;
 mod report;
 mod scenario;
+mod stale;
 mod trace;
 mod verify;
 

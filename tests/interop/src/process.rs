@@ -26,10 +26,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Now.
     pub(crate) fn now(code: i32, output: String) -> Self {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
-        Self { code, output, at_ns: at.as_nanos() as u64 }
+        Self { code, output, at_ns: now_ns() }
     }
 
     /// Its output, if it ended well.
@@ -37,6 +35,12 @@ impl Ended {
         ensure!(self.code == 0, "{what}: exit code {}\n{}", self.code, self.output.trim_end());
         Ok(self.output)
     }
+}
+
+/// Since the epoch.
+pub(crate) fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+    now.as_nanos() as u64
 }
 
 /// A program that runs, and prints into a file.

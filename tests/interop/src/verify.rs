@@ -3,6 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    io::ErrorKind,
     path::Path,
     process::Command,
     time::Duration,
@@ -18,6 +20,9 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
+/// A file with the time at which the guest's power failed, since the epoch in ns: the numbers of
+/// its queue pairs begin anew.
+pub(crate) const POWER_FAILED: &str = "power-failed";
 
 /// The findings.
 #[derive(Debug, Default)]
@@ -65,9 +70,25 @@ pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
         ports[side as usize] = frames;
     }
     ports.iter_mut().for_each(|frames| check::mads::forget_labels(frames));
-    judge(&ports, mtu, &mut verdict);
+    match power_failed_ns(folder)? {
+        Some(at_ns) => {
+            for guest in check::by_guest(&ports, at_ns) {
+                judge(&guest, mtu, &mut verdict);
+            }
+        }
+        None => judge(&ports, mtu, &mut verdict),
+    }
     verdict.ports = ports;
     Ok(verdict)
+}
+
+fn power_failed_ns(folder: &Path) -> Result<Option<u64>> {
+    let file = folder.join(POWER_FAILED);
+    match fs::read_to_string(&file) {
+        Ok(text) => text.parse().map(Some).with_context(|| file.display().to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| file.display().to_string()),
+    }
 }
 
 /// Each side by its own port.
@@ -75,7 +96,7 @@ fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
     let lives = Lives::of(ports, mtu);
     for side in Side::BOTH {
         let findings = check::check(&ports[side as usize], side, &lives);
-        verdict.sent[side as usize] = findings.sent;
+        verdict.sent[side as usize] += findings.sent;
         verdict.unrelated += findings.unrelated;
         for violation in findings.violations {
             note(violation, side, verdict);

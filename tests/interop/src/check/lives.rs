@@ -150,6 +150,14 @@ impl Lives {
     }
 }
 
+/// The frames of a guest, and those of the next one: no connection outlives the first.
+pub(crate) fn by_guest(ports: &[Vec<Seen>; 2], power_failed_ns: u64) -> [[Vec<Seen>; 2]; 2] {
+    [false, true].map(|is_next| {
+        let of_guest = |seen: &&Seen| (seen.at_ns >= power_failed_ns) == is_next;
+        ports.each_ref().map(|frames| frames.iter().filter(of_guest).cloned().collect())
+    })
+}
+
 /// The payload of the longest packet sent in that time; where none is as long as the path MTU, the
 /// size that makes a READ as many packets as lie before the request behind it.
 fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {

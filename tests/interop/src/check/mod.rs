@@ -22,7 +22,7 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt};
 
-pub(crate) use self::lives::Lives;
+pub(crate) use self::lives::{Lives, by_guest};
 use self::{
     lives::{LifeId, Place},
     requester::Requester,

@@ -47,6 +47,19 @@ fn a_number_that_is_used_by_another_connection_is_another_life() {
     }
 }
 
+/// Only roced's numbers differ, and its frames do not name them.
+#[test]
+fn a_number_of_theirs_that_returns_is_told_apart_by_the_power_failure_between() {
+    let before = between([0x111, 0x21], "rc_send_only_ipv4.pcap", FIRST, 0);
+    let after = between([0x112, 0x21], "rc_send_only_ipv4.pcap", FIRST + 0x100, SECOND_NS);
+    let mut ports = one(&[before, after].concat());
+    assert_eq!(judged(&ports, None), (Vec::new(), ports[0].len()));
+    assert_eq!(by_guest(&ports, SECOND_NS).map(|guest| judged(&guest, None)), [GOOD, GOOD]);
+    let last = ports.iter_mut().map(|frames| frames.last_mut().expect("frames"));
+    last.for_each(|seen| seen.msn += 1);
+    assert_eq!(by_guest(&ports, SECOND_NS).map(|guest| judged(&guest, None).0), [vec![], vec!["msn"]]);
+}
+
 /// Three SENDs; then a WRITE of five packets and another, as they would look to a checker that
 /// takes them for more of the same, all but one that goes on where the SENDs ended.
 #[test]
