@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use roced_client::{AddressOptions, Device, Error, Gid, ProtectionDomain, QueuePair, SendRequest, ServiceType};
+use roced_client::{
+    AddressOptions, CompletionQueue, Device, Error, Gid, ProtectionDomain, QueuePair, SendRequest, ServiceType,
+};
 
 use crate::end::say;
 
@@ -18,9 +20,8 @@ const QKEY: u32 = 0x1234;
 const NOT_THERE: u32 = 77;
 
 /// A datagram queue pair that may send, and report no completion.
-fn sender(device: &Device, pd: &ProtectionDomain, depth: u32) -> Result<QueuePair> {
-    let cq = device.completion_queue(1)?;
-    let builder = pd.queue_pair(&cq, &cq).service(ServiceType::Ud);
+fn sender(pd: &ProtectionDomain, cq: &CompletionQueue, depth: u32) -> Result<QueuePair> {
+    let builder = pd.queue_pair(cq, cq).service(ServiceType::Ud);
     let qp = builder.send_wrs(depth).recv_wrs(1).inline_bytes(0).create()?;
     qp.activate(QKEY)?;
     Ok(qp)
@@ -29,9 +30,9 @@ fn sender(device: &Device, pd: &ProtectionDomain, depth: u32) -> Result<QueuePai
 /// Keeps the send queues of `qps` queue pairs full.
 pub(crate) fn keep_full(peer: Gid, qps: usize) -> Result<()> {
     let device = open()?;
-    let pd = device.protection_domain()?;
+    let (pd, cq) = (device.protection_domain()?, device.completion_queue(1)?);
     let ah = pd.address_handle(&AddressOptions::new(peer))?;
-    let qps = (0..qps).map(|_| sender(&device, &pd, DEPTH)).collect::<Result<Vec<_>>>()?;
+    let qps = (0..qps).map(|_| sender(&pd, &cq, DEPTH)).collect::<Result<Vec<_>>>()?;
     let request = SendRequest::send_inline(&[]);
     let mut rounds = 0;
     loop {
@@ -55,8 +56,8 @@ pub(crate) fn keep_full(peer: Gid, qps: usize) -> Result<()> {
 /// Makes calls for `time`, each with a command to a worker; says how long they took.
 pub(crate) fn time_calls(time: Duration) -> Result<()> {
     let device = open()?;
-    let pd = device.protection_domain()?;
-    let qp = sender(&device, &pd, 1)?;
+    let (pd, cq) = (device.protection_domain()?, device.completion_queue(1)?);
+    let qp = sender(&pd, &cq, 1)?;
     say("calls")?;
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < time {
