@@ -21,8 +21,8 @@ use served::{DEVICE, How, Served, eventually, requests_sent};
 
 const QKEY: u32 = 0x1234;
 
-/// Bound on the frames of a session that has ended: as many as a queue pair can have posted, and the
-/// rest of a batch.
+/// Bound on the frames of a session that has ended: as many as a queue pair can have posted, and
+/// the rest of a batch.
 const FRAMES: u64 = 4096 + 128;
 
 /// Batches that are tried at most.
@@ -182,7 +182,7 @@ fn calls_of_other_programs_are_served_while_a_destroyed_queue_pair_has_work_left
 }
 
 #[test]
-fn a_session_whose_work_finds_no_room_ends_after_some_batches() {
+fn a_session_with_work_that_finds_no_room_ends_after_some_batches() {
     let served = Served::start_as(How { workers: 1, ..How::default() });
     reach_elsewhere(&served);
     run_and_die(&served, ELSEWHERE, 77, 20, 16);

@@ -546,8 +546,8 @@ impl Endpoint {
         }
     }
 
-    /// Lets the queue pair in `index` send at most `budget` frames, adds them to `sent`, and returns
-    /// how the visit ended.
+    /// Lets the queue pair in `index` send at most `budget` frames, adds them to `sent`, and
+    /// returns how the visit ended.
     fn visit(
         &mut self,
         now: Nanos,

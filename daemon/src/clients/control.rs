@@ -245,9 +245,9 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    /// A batch of the session's last work is sent on each worker, and its work has no turns any more.
-    /// Returns the number of frames, and whether more is left. A worker that does not answer shows
-    /// itself when objects are destroyed.
+    /// A batch of the session's last work is sent on each worker, and its work has no turns any
+    /// more. Returns the number of frames, and whether more is left. A worker that does not
+    /// answer shows itself when objects are destroyed.
     pub(crate) fn send_last(&mut self) -> (u32, bool) {
         let mut sent = (0, false);
         for place in self.places() {

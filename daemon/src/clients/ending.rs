@@ -1,7 +1,7 @@
 //! Ended sessions, while their last work is sent and their objects are destroyed.
 //!
 //! ```text
-//!   add ──► sending: a batch at a time, 4,096 frames in all ──► destroying: objects one by one
+//!   add ──► sending: batches, 4,096 frames in all ──► destroying: objects one by one
 //! ```
 //!
 //! A session may have thousands of objects, each with a round trip to every worker, and hundreds of

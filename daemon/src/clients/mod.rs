@@ -627,8 +627,8 @@ impl AsFd for Clients {
     }
 }
 
-/// Sends a batch of the work that was posted to a queue pair before the call that destroys it; false
-/// if more is left.
+/// Sends a batch of the work that was posted to a queue pair before the call that destroys it;
+/// false if more is left.
 fn send_batch(
     registry: &mut Registry,
     session: &mut Session,

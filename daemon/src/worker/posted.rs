@@ -2,9 +2,9 @@
 //! within a bound, for an adapter would have sent it by then.
 //!
 //! One command sends one batch, and its answer says whether more is left: the control thread serves
-//! others before it asks again, and decides how often it asks. Once its client is gone, the work of a
-//! session is sent by such batches and in no other way. Otherwise a thousand queue pairs with
-//! thousands of datagrams each would be sent for seconds after the death of their program.
+//! others before it asks again, and decides how often it asks. Once its client is gone, the work
+//! of a session is sent by such batches and in no other way. Otherwise a thousand queue pairs
+//! with thousands of datagrams each would be sent for seconds after the death of their program.
 
 use std::mem;
 
@@ -35,8 +35,8 @@ impl<N: Nic> Worker<N> {
         Answer::Sent { frames: frames as u32, is_left }
     }
 
-    /// Takes no work of a session any more, and sends a batch of that which its queue pairs have, in
-    /// turn. [`Answer::Sent`].
+    /// Takes no work of a session any more, and sends a batch of that which its queue pairs have,
+    /// in turn. [`Answer::Sent`].
     pub(super) fn end_session(&mut self, session: SessionId) -> Answer {
         let Some((slot, is_new)) = self.qp_table.end_session(session) else {
             return Answer::Refused(CommandRefused::NoSuchObject, None);
@@ -85,8 +85,8 @@ impl<N: Nic> Worker<N> {
         Answer::Sent { frames: sent as u32, is_left }
     }
 
-    /// Sends at most `budget` frames of a queue pair; returns their number, and whether there may be
-    /// more to send at once. Work that waits for something is not: a neighbor, or its rate.
+    /// Sends at most `budget` frames of a queue pair; returns their number, and whether there may
+    /// be more to send at once. Work that waits for something is not: a neighbor, or its rate.
     fn send_batch_of(&mut self, at: usize, entry: u32, qpn: Qpn, budget: usize) -> (usize, bool) {
         let mut frames = 0;
         loop {

@@ -153,8 +153,8 @@ impl QpTable {
         self.slot_of(session).is_some()
     }
 
-    /// The doorbells and rings of a session have no turns any more. Returns its slot, and whether it
-    /// ends now; `None` when it is not here.
+    /// The doorbells and rings of a session have no turns any more. Returns its slot, and whether
+    /// it ends now; `None` when it is not here.
     pub(super) fn end_session(&mut self, session: SessionId) -> Option<(u32, bool)> {
         let slot = self.slot_of(session)?;
         let entry = self.sessions[slot as usize].as_mut()?;
@@ -176,8 +176,8 @@ impl QpTable {
         }
     }
 
-    /// The first queue pair of the session in `slot` with a doorbell from `from` on: doorbell, entry
-    /// and number.
+    /// The first queue pair of the session in `slot` with a doorbell from `from` on: doorbell,
+    /// entry and number.
     pub(super) fn next_qp_of(&self, slot: u32, from: u32) -> Option<(u32, u32, Qpn)> {
         (from..DOORBELLS).find_map(|doorbell| {
             let entry = self.doorbells[doorbell_place(slot, doorbell)].checked_sub(1)?;

@@ -109,8 +109,8 @@ pub(crate) fn a_killed_client(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The dead send a bounded number of frames yet, as many as one queue pair can have posted, and calls
-/// of other programs are served meanwhile.
+/// The dead send a bounded number of frames yet, as many as one queue pair can have posted, and
+/// calls of other programs are served meanwhile.
 pub(crate) fn a_killed_client_with_full_send_queues(settings: &Settings) -> Result<()> {
     const QPS: usize = 256;
     const POSTED: u64 = 4096;
