@@ -101,6 +101,15 @@ impl AddAssign for Transmitted {
     }
 }
 
+/// Result of [`Endpoint::transmit_of`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransmittedOf {
+    /// Frames emitted, and other steps of the queue pair.
+    pub visits: usize,
+    /// More may be sent: the budget was used up, or the wire has no room.
+    pub is_left: bool,
+}
+
 /// The transport of one worker on one device.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -239,26 +248,8 @@ impl Endpoint {
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
             let Some(index) = self.schedule.senders.pop_front() else { break };
-            let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent.visits;
-            let mut endpoint = self.resources.context(now, app);
-            let mut visit = Transmission::Progress;
-            let mut left = QUANTUM.min(budget - sent.visits);
-            let grant = self.schedule.in_flight.grant(&mut qp.share);
-            qp.set_grant(grant);
-            while left > 0 && visit.is_progress() {
-                visit = qp.transmit(&mut endpoint, wire);
-                sent.visits += usize::from(visit.is_progress());
-                match visit {
-                    Transmission::Acknowledged => sent.acks += 1,
-                    Transmission::Dropped(reason) => self.drops.count(reason),
-                    Transmission::Progress | Transmission::Idle | Transmission::Full => {}
-                }
-                left -= 1;
-            }
-            if qp.wants_grant() {
-                self.schedule.in_flight.stand_in_line(index, &qp.share);
-            }
+            let visit = self.visit(now, index, QUANTUM.min(budget - before), &mut sent, app, wire);
             match visit {
                 Transmission::Idle => {}
                 Transmission::Full if sent.visits == before => {
@@ -269,7 +260,6 @@ impl Endpoint {
                     self.schedule.senders.push_back(index)
                 }
             }
-            self.update_schedule(index);
         }
         if management.visits > 0 && full > 0 {
             self.management.yield_next();
@@ -282,6 +272,35 @@ impl Endpoint {
             held_up[..full].iter().for_each(|index| self.schedule.senders.push_back(*index));
         }
         sent
+    }
+
+    /// Sends at most `budget` frames of one queue pair, silent or not, as soon as it is called.
+    pub fn transmit_of(
+        &mut self,
+        now: Nanos,
+        qpn: Qpn,
+        budget: usize,
+        app: &mut impl App,
+        wire: &mut impl Wire,
+    ) -> TransmittedOf {
+        let mut sent = Transmitted::default();
+        let Ok((slot, qp)) = self.find_mut(qpn) else { return TransmittedOf::default() };
+        let is_silent = core::mem::take(&mut qp.is_silent);
+        self.schedule.in_flight.on_time(now);
+        let visit = self.visit(now, slot, budget, &mut sent, app, wire);
+        if let Some(qp) = self.qps.get_mut(slot) {
+            qp.is_silent = is_silent;
+        }
+        // An ordinary visit continues from here.
+        self.schedule(slot);
+        TransmittedOf { visits: sent.visits, is_left: visit != Transmission::Idle }
+    }
+
+    /// The queue pair sends nothing from now on but by [`Self::transmit_of`]: its client is gone.
+    pub fn silence(&mut self, qpn: Qpn) {
+        if let Ok((_, qp)) = self.find_mut(qpn) {
+            qp.is_silent = true;
+        }
     }
 
     /// There may be something to send: the caller must not sleep.
@@ -525,6 +544,44 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Lets the queue pair in `index` send at most `budget` frames, adds them to `sent`, and
+    /// returns how the visit ended.
+    fn visit(
+        &mut self,
+        now: Nanos,
+        index: u32,
+        budget: usize,
+        sent: &mut Transmitted,
+        app: &mut impl App,
+        wire: &mut impl Wire,
+    ) -> Transmission {
+        let mut visit = Transmission::Idle;
+        let Some(qp) = self.qps.get_mut(index) else { return visit };
+        let mut endpoint = self.resources.context(now, app);
+        let grant = self.schedule.in_flight.grant(&mut qp.share);
+        if qp.is_silent {
+            return visit;
+        }
+        qp.set_grant(grant);
+        for _ in 0..budget {
+            visit = qp.transmit(&mut endpoint, wire);
+            sent.visits += usize::from(visit.is_progress());
+            match visit {
+                Transmission::Acknowledged => sent.acks += 1,
+                Transmission::Dropped(reason) => self.drops.count(reason),
+                Transmission::Progress | Transmission::Idle | Transmission::Full => {}
+            }
+            if !visit.is_progress() {
+                break;
+            }
+        }
+        if qp.wants_grant() {
+            self.schedule.in_flight.stand_in_line(index, &qp.share);
+        }
+        self.update_schedule(index);
+        visit
     }
 
     fn schedule(&mut self, slot: u32) {

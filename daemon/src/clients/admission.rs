@@ -76,7 +76,10 @@ impl Clients {
         }
         debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
         self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
-        self.sessions.insert(number, Session { id: SessionId(number), connection, program: String::new(), stage });
+        self.sessions.insert(
+            number,
+            Session { id: SessionId(number), connection, program: String::new(), stage, waiting: None },
+        );
     }
 
     /// Where a client begins; the limit that is reached when there is not even room to tell it.

@@ -51,6 +51,11 @@ use crate::{
     },
 };
 
+/// Batches of posted work that are sent before a queue pair or a session ends; in between the
+/// control thread serves others. So many batches of a worker are more frames than a queue pair can
+/// have posted, in case there is no room for some.
+pub(crate) const BATCHES: u32 = 64;
+
 /// State shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -238,6 +243,21 @@ impl CallHandler<'_, '_> {
             AttachMulticast => attach_multicast,
             DetachMulticast => detach_multicast,
         }
+    }
+
+    /// A batch of the session's last work is sent on each worker, and its work has no turns any
+    /// more. Returns the number of frames, and whether more is left. A worker that does not
+    /// answer shows itself when objects are destroyed.
+    pub(crate) fn send_last(&mut self) -> (u32, bool) {
+        let mut sent = (0, false);
+        for place in self.places() {
+            if let Ok(Answer::Sent { frames, is_left }) = self.tell(place.worker, Command::EndSession(self.session), 0)
+            {
+                sent.0 += frames;
+                sent.1 |= is_left;
+            }
+        }
+        sent
     }
 
     /// Destroys the next object of an ended session: users before the objects that they use. False

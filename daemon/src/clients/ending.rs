@@ -1,8 +1,15 @@
-//! Ended sessions, while their objects are destroyed.
+//! Ended sessions, while their last work is sent and their objects are destroyed.
+//!
+//! ```text
+//!   add ──► sending: batches, 4,096 frames in all ──► destroying: objects one by one
+//! ```
 //!
 //! A session may have thousands of objects, each with a round trip to every worker, and hundreds of
 //! sessions may end at once. So they wait here, and each poll iteration of the control thread ends
 //! some objects: in between it serves others and tells its watchdog that it lives.
+//!
+//! The first batch comes before anything else is destroyed: until then workers send the work of the
+//! dead without a bound.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +19,7 @@ use std::{
 use roced_types::SessionId;
 
 use super::{
-    control::{CallHandler, Registry},
+    control::{BATCHES, CallHandler, Registry},
     session::SessionObjects,
 };
 use crate::environment::Environment;
@@ -23,31 +30,49 @@ const OBJECTS_AT_ONCE: usize = 64;
 /// How long that may take, but for the wait for one worker that does not answer.
 const TIME_AT_ONCE: Duration = Duration::from_millis(5);
 
+/// Frames that an ended session sends yet, but for the last batch: as many as one queue pair can
+/// have posted, for a program may post and exit at once.
+const FRAMES: u32 = 4096;
+
 /// Sessions without a client, the first to be ended first.
 #[derive(Debug, Default)]
-pub(super) struct EndingSessions(VecDeque<Left>);
+pub(super) struct EndingSessions {
+    sending: VecDeque<Left>,
+    destroying: VecDeque<Left>,
+}
 
 #[derive(Debug)]
 struct Left {
     session: SessionId,
     objects: Box<SessionObjects>,
     since: Instant,
+    /// Batches of its last work.
+    batches: u32,
+    /// Frames in them.
+    frames: u32,
 }
 
 impl EndingSessions {
     pub(super) fn add(&mut self, session: SessionId, objects: Box<SessionObjects>) {
-        self.0.push_back(Left { session, objects, since: Instant::now() });
+        let left = Left { session, objects, since: Instant::now(), batches: 0, frames: 0 };
+        self.sending.push_front(left);
     }
 
-    /// Destroys some of their objects.
+    /// Sends some of their work, or destroys some of their objects.
     pub(super) fn end_some(&mut self, registry: &mut Registry, environment: &mut Environment<'_>) {
         let begin = Instant::now();
         for _ in 0..OBJECTS_AT_ONCE {
-            let Some(Left { session, objects, .. }) = self.0.front_mut() else { return };
-            let mut handler =
-                CallHandler { registry: &mut *registry, session: *session, objects, environment: &mut *environment };
-            if !handler.end_next() {
-                self.0.pop_front();
+            if let Some(mut left) = self.sending.pop_front() {
+                let (frames, is_left) = left.handler(registry, environment).send_last();
+                left.frames += frames;
+                left.batches += 1;
+                let is_over = !is_left || left.frames >= FRAMES || left.batches >= BATCHES;
+                if is_over { &mut self.destroying } else { &mut self.sending }.push_back(left);
+            } else {
+                let Some(left) = self.destroying.front_mut() else { return };
+                if !left.handler(registry, environment).end_next() {
+                    self.destroying.pop_front();
+                }
             }
             if begin.elapsed() >= TIME_AT_ONCE {
                 return;
@@ -56,19 +81,33 @@ impl EndingSessions {
     }
 
     pub(super) fn contains(&self, session: SessionId) -> bool {
-        self.0.iter().any(|left| left.session == session)
+        self.iter().any(|left| left.session == session)
     }
 
     /// When something was to be done first.
     pub(super) fn since(&self) -> Option<Instant> {
-        self.0.front().map(|left| left.since)
+        self.iter().map(|left| left.since).min()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.sending.len() + self.destroying.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Left> {
+        self.sending.iter().chain(&self.destroying)
+    }
+}
+
+impl Left {
+    fn handler<'a, 'o>(
+        &'a mut self,
+        registry: &'a mut Registry,
+        environment: &'a mut Environment<'o>,
+    ) -> CallHandler<'a, 'o> {
+        CallHandler { registry, session: self.session, objects: &mut self.objects, environment }
     }
 }

@@ -32,7 +32,7 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use roced_abi::control::{EVENT, Event, Message, call_name};
+use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message, call_name};
 use roced_cm::identifiers::IdReport;
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
@@ -45,10 +45,10 @@ use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
 use self::{
-    control::{CallHandler, Registry},
+    control::{BATCHES, CallHandler, Registry},
     ending::EndingSessions,
     path::Follower,
-    session::{Session, SessionObjects, SessionStage},
+    session::{Session, SessionObjects, SessionStage, WaitingCall},
 };
 use crate::{
     client_socket::{
@@ -90,6 +90,8 @@ pub struct Clients {
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
     ending: EndingSessions,
+    /// Those of which a call waits, since when.
+    waiting: VecDeque<(u32, Instant)>,
     /// Deadlines for opening a device, in that order; connections that have opened one are still
     /// listed.
     handshakes: VecDeque<(Instant, u32)>,
@@ -131,6 +133,7 @@ impl Clients {
             epoll,
             sessions,
             ending: EndingSessions::default(),
+            waiting: VecDeque::new(),
             handshakes: VecDeque::new(),
             last_session: 0,
             registry,
@@ -179,13 +182,18 @@ impl Clients {
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
+        let waiting = self.waiting.front().map(|(_, since)| *since);
         let own = self.ending.since().or_else(|| self.handshake_due());
-        ending.into_iter().chain(own).chain(self.cm_deadline()).min()
+        ending.into_iter().chain(waiting).chain(own).chain(self.cm_deadline()).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
+        // One batch of one of them, so that they do not delay others.
+        if let Some((number, _)) = self.waiting.pop_front() {
+            self.serve(number, environment);
+        }
         self.ending.end_some(&mut self.registry, environment);
         self.end_some_ids(environment);
         self.on_cm_deadline(now, environment);
@@ -395,7 +403,24 @@ impl Clients {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, SessionStage::Open(_));
             let is_cm = matches!(session.stage, SessionStage::Cm);
-            let end = match session.connection.receive() {
+            let (received, batches) = match session.waiting.take() {
+                Some(WaitingCall { message, batches }) => (ReceivedCall::Message(message, None), batches),
+                None => (session.connection.receive(), 0),
+            };
+            let has_batch =
+                matches!(&received, ReceivedCall::Message(message, _) if message.header.op == DestroyQp::OP);
+            let end = match received {
+                ReceivedCall::Message(message, _)
+                    if has_batch
+                        && batches < BATCHES
+                        && !send_batch(&mut self.registry, session, &message, environment) =>
+                {
+                    session.waiting = Some(WaitingCall { message, batches: batches + 1 });
+                    if !self.waiting.iter().any(|(waiting, _)| *waiting == number) {
+                        self.waiting.push_back((number, Instant::now()));
+                    }
+                    return;
+                }
                 ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
                 }
@@ -418,6 +443,10 @@ impl Clients {
             }
             if let Some(end) = end {
                 return self.end(number, &end);
+            }
+            // One batch of posted work a turn.
+            if has_batch {
+                return;
             }
         }
     }
@@ -596,6 +625,18 @@ impl AsFd for Clients {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
+}
+
+/// Sends a batch of the work that was posted to a queue pair before the call that destroys it;
+/// false if more is left.
+fn send_batch(
+    registry: &mut Registry,
+    session: &mut Session,
+    message: &Message,
+    environment: &mut Environment<'_>,
+) -> bool {
+    let SessionStage::Open(objects) = &mut session.stage else { return true };
+    CallHandler { registry, session: session.id, objects, environment }.send_posted(message.body())
 }
 
 /// Carries out one request. `Some` when the session ends by it.

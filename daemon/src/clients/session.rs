@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use roced_abi::control::Message;
 use roced_memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
 use roced_transport::{
     mr::{Mr, MrKey},
@@ -31,6 +32,16 @@ pub(crate) struct Session {
     /// Name of its program, from the client; empty before `Hello`.
     pub(crate) program: String,
     pub(crate) stage: SessionStage,
+    /// A call that waits; none after it is read meanwhile.
+    pub(crate) waiting: Option<WaitingCall>,
+}
+
+/// A call before which posted work is sent.
+#[derive(Debug)]
+pub(crate) struct WaitingCall {
+    pub(crate) message: Box<Message>,
+    /// Batches of that work.
+    pub(crate) batches: u32,
 }
 
 /// How far the hand-shake is.

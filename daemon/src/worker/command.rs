@@ -144,7 +144,13 @@ pub enum Command {
     /// Fail the queue pairs of a device, because its interface is gone: some of them, from this slot
     /// on. [`Answer::NextSlot`].
     FailQps(DeviceId, u32),
-    /// End a queue pair: it completes nothing any more. [`Answer::Qp`].
+    /// Send a batch of the work that was posted to a queue pair, before it ends. [`Answer::Sent`].
+    SendPosted(Qpn),
+    /// Take no more work of a session, as its client is gone: its queue pairs send nothing from now
+    /// on but a batch, in turn, by each of these commands. Those of reliable connections send
+    /// nothing. [`Answer::Sent`].
+    EndSession(SessionId),
+    /// End a queue pair: it sends and completes nothing any more. [`Answer::Qp`].
     DropQp(Qpn),
     /// Fill this in. [`Answer::Snapshot`].
     Snapshot(Box<WorkerSnapshot>),
@@ -165,6 +171,13 @@ pub enum Answer {
     MappedCqRing(CqRing),
     /// The replaced CQ ring; this worker does not write it any more.
     Ring(CqRingPlace),
+    /// A batch of posted work was sent.
+    Sent {
+        /// Frames, and other steps.
+        frames: u32,
+        /// There is more that can be sent, now or when there is room for frames.
+        is_left: bool,
+    },
     /// A queue pair that ended.
     Qp(Box<Qp>, QpRings),
     /// A queue pair was changed; memory that it did not need.

@@ -10,7 +10,7 @@ use roced_memory::{
 use roced_transport::{
     endpoint::Endpoint,
     mr::{Mr, MrKey, Scope},
-    qp::{PathState, Qp, ReplayMemory, ServiceType},
+    qp::{PathState, Qp, ReplayMemory},
     reject::Reject,
     srq::Srq,
 };
@@ -107,7 +107,9 @@ impl<N: Nic> Worker<N> {
                 Some(endpoint) => Answer::NextSlot(endpoint.fail_qps(from, SLOTS_FAILED)),
                 None => missing(),
             },
+            Command::SendPosted(qpn) => self.send_posted_of(qpn),
             Command::DropQp(qpn) => self.drop_qp(qpn),
+            Command::EndSession(session) => self.end_session(session),
             Command::Snapshot(mut snapshot) => {
                 self.fill(&mut snapshot);
                 Answer::Snapshot(snapshot)
@@ -315,10 +317,6 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        // A program knows of the sends of a reliable connection which have arrived.
-        if self.qp(qpn).is_some_and(|qp| qp.config().service != ServiceType::Rc) {
-            self.send_posted_of(qpn);
-        }
         let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
         let entry = entry_of(self.first_entries[worker_endpoint], endpoint, qpn);

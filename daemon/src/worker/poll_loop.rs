@@ -9,8 +9,8 @@
 //!
 //! Commands that wait when an iteration begins are carried out at its end, after the work that was
 //! posted before them: a program may post datagrams and destroy their queue pair at once, for an
-//! adapter sends them. If an iteration is not enough for that work, the commands that take away a
-//! means of sending give it some more (`posted.rs`).
+//! adapter sends them. If an iteration is not enough for that work, commands before those that take
+//! away a means of sending send some more (`posted.rs`).
 //!
 //! Completions are published before the system call that sends, which takes longer than a client
 //! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
@@ -41,7 +41,7 @@ use roced_abi::doorbell::WorkerState;
 use roced_memory::{access_log, mapping::Mapping};
 use roced_transport::{
     clock::Nanos,
-    endpoint::{Endpoint, Transmitted},
+    endpoint::{Endpoint, Transmitted, TransmittedOf},
     io::Segments,
     wire::frame::{dest_qpn, destination},
 };
@@ -81,7 +81,7 @@ const PACKET_BUFFERS_IN: usize = 64;
 const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
-const FRAMES_OUT: usize = 128;
+pub(super) const FRAMES_OUT: usize = 128;
 /// Management datagrams of the control thread taken per poll iteration. A guess: a few times as
 /// many as an endpoint sends in one.
 const MADS_OUT: usize = 16;
@@ -295,10 +295,15 @@ impl<N: Nic> Worker<N> {
     pub(super) fn send_more(&mut self) -> usize {
         let now = monotonic_now();
         let sent = self.emit_frames(now).visits;
+        self.finish_sends(now);
+        sent
+    }
+
+    /// Brings frames that were sent on their way.
+    pub(super) fn finish_sends(&mut self, now: Nanos) {
         self.take_borrowed(now);
         self.handoff.wake_receivers();
         self.kick();
-        sent
     }
 
     fn waiting_commands(&self) -> usize {
@@ -488,17 +493,32 @@ impl<N: Nic> Worker<N> {
     /// Sends frames to the NIC queues and other workers.
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
-        for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
-            let sending = queues.iter().take_while(|queue| queue.can_transmit()).count();
-            let mut tx_dispatch = TxDispatch {
-                device: place.device,
-                queues: &mut queues[..sending],
-                handoff: &mut self.handoff,
-                endpoints: &self.endpoints,
-            };
-            sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.worker_memory, &mut tx_dispatch);
+        for at in 0..self.worker_endpoints.len() {
+            sent += self.emit(at, |endpoint, memory, wire| endpoint.poll_transmit(now, FRAMES_OUT, memory, wire));
         }
         sent
+    }
+
+    /// Sends at most `budget` frames of one queue pair of an endpoint.
+    pub(super) fn transmit_of(&mut self, at: usize, qpn: Qpn, budget: usize) -> TransmittedOf {
+        let now = monotonic_now();
+        self.emit(at, |endpoint, memory, wire| endpoint.transmit_of(now, qpn, budget, memory, wire))
+    }
+
+    fn emit<T>(
+        &mut self,
+        at: usize,
+        transmit: impl FnOnce(&mut Endpoint, &mut WorkerMemory, &mut TxDispatch<'_, N>) -> T,
+    ) -> T {
+        let WorkerEndpoint { place, endpoint, queues, .. } = &mut self.worker_endpoints[at];
+        let sending = queues.iter().take_while(|queue| queue.can_transmit()).count();
+        let mut tx_dispatch = TxDispatch {
+            device: place.device,
+            queues: &mut queues[..sending],
+            handoff: &mut self.handoff,
+            endpoints: &self.endpoints,
+        };
+        transmit(endpoint, &mut self.worker_memory, &mut tx_dispatch)
     }
 
     fn kick(&mut self) {

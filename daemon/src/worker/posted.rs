@@ -1,43 +1,112 @@
 //! Work that was posted before a command that takes away a means of sending it: it is sent first,
-//! in a bounded number of rounds, for an adapter would have sent it by then.
+//! within a bound, for an adapter would have sent it by then.
+//!
+//! One command sends one batch, and its answer says whether more is left: the control thread serves
+//! others before it asks again, and decides how often it asks. Once its client is gone, the work
+//! of a session is sent by such batches and in no other way. Otherwise a thousand queue pairs
+//! with thousands of datagrams each would be sent for seconds after the death of their program.
 
-use roced_types::Qpn;
+use std::mem;
 
-use super::{nic::Nic, poll_loop::Worker, qp_table::entry_of};
+use roced_transport::qp::ServiceType;
+use roced_types::{Qpn, SessionId};
 
-/// Rounds for one queue pair, each of a batch of frames: others have their turns in them.
-const ROUNDS_OF_QP: usize = 32;
-/// Rounds without a send of the queue pair, whose turn comes in one of them if it can send at all.
-const FRUITLESS_ROUNDS: usize = 4;
+use super::{
+    command::{Answer, CommandRefused},
+    nic::Nic,
+    poll_loop::{FRAMES_OUT, Worker, monotonic_now},
+    qp_table::entry_of,
+};
+
+/// Frames that a queue pair of an ended session sends before the next has its turn. A guess.
+const QUANTUM: usize = 16;
 /// Rounds for all queue pairs, as any of them may have work that names an address handle.
 const ROUNDS: usize = 4;
 
 impl<N: Nic> Worker<N> {
-    /// Sends the work of a queue pair whose sends end when they leave.
-    pub(super) fn send_posted_of(&mut self, qpn: Qpn) {
-        let Some(at) = self.endpoint_slot_of(qpn) else { return };
-        let Some(entry) = entry_of(self.first_entries[at], &self.worker_endpoints[at].endpoint, qpn) else { return };
-        let mut fruitless = 0;
-        for _ in 0..ROUNDS_OF_QP {
-            if fruitless == FRUITLESS_ROUNDS || self.has_fault() {
-                return;
+    /// Sends a batch of the work of a queue pair that is to end. [`Answer::Sent`].
+    pub(super) fn send_posted_of(&mut self, qpn: Qpn) -> Answer {
+        let Some(at) = self.endpoint_slot_of(qpn) else { return Answer::Refused(CommandRefused::NoSuchObject, None) };
+        let Some(entry) = entry_of(self.first_entries[at], &self.worker_endpoints[at].endpoint, qpn) else {
+            return Answer::Refused(CommandRefused::NoSuchObject, None);
+        };
+        let (frames, is_left) = self.send_batch_of(at, entry, qpn, FRAMES_OUT);
+        self.finish_sends(monotonic_now());
+        Answer::Sent { frames: frames as u32, is_left }
+    }
+
+    /// Takes no work of a session any more, and sends a batch of that which its queue pairs have,
+    /// in turn. [`Answer::Sent`].
+    pub(super) fn end_session(&mut self, session: SessionId) -> Answer {
+        let Some((slot, is_new)) = self.qp_table.end_session(session) else {
+            return Answer::Refused(CommandRefused::NoSuchObject, None);
+        };
+        if is_new {
+            let mut from = 0;
+            while let Some((doorbell, _, qpn)) = self.qp_table.next_qp_of(slot, from) {
+                from = doorbell + 1;
+                if let Some(at) = self.endpoint_slot_of(qpn) {
+                    self.worker_endpoints[at].endpoint.silence(qpn);
+                }
             }
-            let endpoint = &mut self.worker_endpoints[at].endpoint;
-            let served = self.qp_table.serve(entry, endpoint);
-            if let Some((session, fault)) = served.fault {
-                return self.note_fault(session, fault);
+        }
+        let mut cursor = self.qp_table.end_cursor(slot);
+        let mut sent = 0;
+        let is_left = loop {
+            if sent >= FRAMES_OUT {
+                break true;
             }
-            let room = |worker: &Self| {
-                let qp = worker.worker_endpoints[at].endpoint.qp(qpn)?;
-                Some((qp.send_room(), qp.config().sizes.send_wrs))
+            let Some((doorbell, entry, qpn)) = self.qp_table.next_qp_of(slot, cursor.doorbell) else {
+                // Around again, if one of them had more than its quantum.
+                cursor.doorbell = 0;
+                if !mem::take(&mut cursor.is_left) {
+                    break false;
+                }
+                continue;
             };
-            let Some((before, all)) = room(self) else { return };
-            if before == all {
-                return;
+            cursor.doorbell = doorbell + 1;
+            // A program knows of the sends of a reliable connection which have arrived.
+            let Some(at) = self.endpoint_slot_of(qpn) else { continue };
+            let qp = self.worker_endpoints[at].endpoint.qp(qpn);
+            if qp.is_none_or(|qp| qp.config().service == ServiceType::Rc) {
+                continue;
             }
-            self.send_more();
-            let is_same = room(self).is_some_and(|(after, _)| after == before);
-            fruitless = if is_same && served.taken == 0 { fruitless + 1 } else { 0 };
+            let (frames, is_left) = self.send_batch_of(at, entry, qpn, QUANTUM.min(FRAMES_OUT - sent));
+            sent += frames;
+            cursor.is_left |= is_left;
+            if is_left && frames == 0 {
+                // There is no room for frames: the next batch begins here.
+                cursor.doorbell = doorbell;
+                break true;
+            }
+        };
+        self.qp_table.set_end_cursor(slot, cursor);
+        self.finish_sends(monotonic_now());
+        Answer::Sent { frames: sent as u32, is_left }
+    }
+
+    /// Sends at most `budget` frames of a queue pair; returns their number, and whether there may
+    /// be more to send at once. Work that waits for something is not: a neighbor, or its rate.
+    fn send_batch_of(&mut self, at: usize, entry: u32, qpn: Qpn, budget: usize) -> (usize, bool) {
+        let mut frames = 0;
+        loop {
+            // A fault that the control thread was not told of yet: later.
+            if self.has_fault() {
+                return (frames, true);
+            }
+            let served = self.qp_table.serve_last(entry, &mut self.worker_endpoints[at].endpoint);
+            if let Some((session, fault)) = served.fault {
+                self.note_fault(session, fault);
+            }
+            if frames == budget {
+                let qp = self.worker_endpoints[at].endpoint.qp(qpn);
+                return (frames, qp.is_some_and(|qp| qp.send_room() < qp.config().sizes.send_wrs));
+            }
+            let sent = self.transmit_of(at, qpn, budget - frames);
+            frames += sent.visits;
+            if sent.visits == 0 {
+                return (frames, sent.is_left);
+            }
         }
     }
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A client that breaks the rules is muted: its doorbells and rings are not looked at any more,
-//! until the control thread has taken its queue pairs and its session away.
+//! until the control thread has taken its queue pairs and its session away. Those of a session that
+//! has ended are looked at only where the control thread asks for their last work.
 
 use roced_abi::{
     doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
@@ -43,13 +44,31 @@ struct SessionEntry {
     session: WorkerSession,
     /// Queue pairs and shared receive queues.
     users: u32,
+    /// Its doorbells and rings have no turns any more: it is muted, or has ended.
+    closed: bool,
     muted: bool,
+    /// Set when it ends.
+    end: Option<EndCursor>,
+}
+
+/// Where the last work of an ended session continues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EndCursor {
+    /// Doorbells below this one had their turn.
+    pub(super) doorbell: u32,
+    /// One of them has more.
+    pub(super) is_left: bool,
 }
 
 impl SessionEntry {
     /// Doorbells or rings of the session are looked at.
     fn touch(&self) {
         touch(self.session.session, self.session.session);
+    }
+
+    const fn mute(&mut self) {
+        self.closed = true;
+        self.muted = true;
     }
 }
 
@@ -117,7 +136,7 @@ impl QpTable {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        self.sessions[slot] = Some(SessionEntry { session, users: 0, muted: false });
+        self.sessions[slot] = Some(SessionEntry { session, users: 0, closed: false, muted: false, end: None });
         Ok(())
     }
 
@@ -132,6 +151,38 @@ impl QpTable {
     /// True when the session is here.
     pub fn has_session(&self, session: SessionId) -> bool {
         self.slot_of(session).is_some()
+    }
+
+    /// The doorbells and rings of a session have no turns any more. Returns its slot, and whether
+    /// it ends now; `None` when it is not here.
+    pub(super) fn end_session(&mut self, session: SessionId) -> Option<(u32, bool)> {
+        let slot = self.slot_of(session)?;
+        let entry = self.sessions[slot as usize].as_mut()?;
+        entry.closed = true;
+        let is_new = entry.end.is_none();
+        entry.end.get_or_insert_default();
+        Some((slot, is_new))
+    }
+
+    /// Where the last work of the ended session in `slot` continues.
+    pub(super) fn end_cursor(&self, slot: u32) -> EndCursor {
+        self.sessions[slot as usize].as_ref().and_then(|entry| entry.end).unwrap_or_default()
+    }
+
+    /// Its last work continues here.
+    pub(super) fn set_end_cursor(&mut self, slot: u32, cursor: EndCursor) {
+        if let Some(entry) = &mut self.sessions[slot as usize] {
+            entry.end = Some(cursor);
+        }
+    }
+
+    /// The first queue pair of the session in `slot` with a doorbell from `from` on: doorbell,
+    /// entry and number.
+    pub(super) fn next_qp_of(&self, slot: u32, from: u32) -> Option<(u32, u32, Qpn)> {
+        (from..DOORBELLS).find_map(|doorbell| {
+            let entry = self.doorbells[doorbell_place(slot, doorbell)].checked_sub(1)?;
+            Some((doorbell, entry, self.qps.get(entry)?.rings.qpn))
+        })
     }
 
     /// True when the session of a queue pair with these rings is here, and their doorbell is free.
@@ -249,7 +300,7 @@ impl QpTable {
         let mut rung = 0;
         for slot in &self.live {
             let Some(entry) = &self.sessions[*slot as usize] else { continue };
-            if entry.muted {
+            if entry.closed {
                 continue;
             }
             entry.touch();
@@ -266,7 +317,7 @@ impl QpTable {
 
     /// A doorbell waits to be drained.
     pub fn any_doorbell(&self) -> bool {
-        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|entry| !entry.muted).any(
+        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|entry| !entry.closed).any(
             |entry| {
                 entry.touch();
                 any_doorbell(&entry.session.doorbells)
@@ -295,10 +346,19 @@ impl QpTable {
     /// of each direction, at most as many as the endpoint has room for. When there may be more it
     /// wants another turn.
     pub fn serve(&mut self, entry: u32, endpoint: &mut Endpoint) -> Served {
+        self.serve_if(entry, endpoint, |session| !session.closed)
+    }
+
+    /// As [`Self::serve`], also for a queue pair of an ended session.
+    pub fn serve_last(&mut self, entry: u32, endpoint: &mut Endpoint) -> Served {
+        self.serve_if(entry, endpoint, |session| !session.muted)
+    }
+
+    fn serve_if(&mut self, entry: u32, endpoint: &mut Endpoint, may: impl FnOnce(&SessionEntry) -> bool) -> Served {
         let mut served = Served { taken: 0, fault: None };
         let Some(qp) = self.qps.get_mut(entry) else { return served };
         let session = self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs");
-        if session.muted {
+        if !may(session) {
             return served;
         }
         session.touch();
@@ -312,7 +372,7 @@ impl QpTable {
                 }
             }
             Err(fault) => {
-                session.muted = true;
+                session.mute();
                 served.fault = Some((qp.rings.session, fault));
             }
         }
@@ -325,7 +385,7 @@ impl QpTable {
         let entry = self.srq_entry(index);
         let Some(srq) = self.srqs.get_mut(index) else { return served };
         let session = self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues");
-        if session.muted {
+        if session.closed {
             return served;
         }
         session.touch();
@@ -337,7 +397,7 @@ impl QpTable {
                 }
             }
             Err(fault) => {
-                session.muted = true;
+                session.mute();
                 served.fault = Some((srq.ring.session, fault));
             }
         }

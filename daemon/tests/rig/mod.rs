@@ -38,6 +38,7 @@ use roced_memory::{
     quota::Room,
 };
 use roced_transport::{
+    ah::AhEntry,
     endpoint::{Endpoint, EndpointConfig},
     io::Egress,
     mr::{Mr, MrKey, Scope},
@@ -71,6 +72,7 @@ pub(crate) struct Rig<N> {
     board: SleepBoard,
     threads: Vec<JoinHandle<Worker<N>>>,
     next: u32,
+    last_ah: u32,
 }
 
 impl<N: Nic + Send + 'static> Rig<N> {
@@ -139,7 +141,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             }));
         }
         let workers = Workers::new(handles, endpoints);
-        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1 }
+        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1, last_ah: 0 }
     }
 
     /// Sends a command to a worker; it must be accepted.
@@ -173,15 +175,39 @@ impl<N: Nic + Send + 'static> Rig<N> {
     /// A client of `device` with one memory region of `bytes`, one completion queue and one queue
     /// pair on each endpoint of `on`, all of them ready to be connected.
     pub(crate) fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
-        self.client_as(device, bytes, on, false)
+        self.client_as(device, bytes, on, false, ServiceType::Rc)
     }
 
     /// As [`Self::client`]; its last queue pair takes from a shared receive queue.
     pub(crate) fn sharing_client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
-        self.client_as(device, bytes, on, true)
+        self.client_as(device, bytes, on, true, ServiceType::Rc)
     }
 
-    fn client_as(&mut self, device: u32, bytes: u64, on: &[usize], shares: bool) -> Client {
+    /// As [`Self::client`] with datagram queue pairs, which can send by [`Client::ah`], by `path`.
+    /// Their sends complete silently.
+    pub(crate) fn datagram_client(&mut self, device: u32, on: &[usize], path: Path) -> Client {
+        let mut client = self.client_as(device, 4096, on, false, ServiceType::Ud);
+        self.last_ah += 1;
+        client.ah = self.last_ah;
+        let device = DeviceId(device);
+        let handle = AhEntry { pd: client.pd, path: PathState::Ready(path), mtu_bytes: 4096 };
+        let workers: Vec<WorkerId> = self.workers.of_device(device).map(|place| place.worker).collect();
+        for worker in workers {
+            self.tell(worker, Command::AddAh(device, client.ah, handle));
+        }
+        let init = attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY;
+        for qp in &client.qps {
+            for (state, mask) in [(state::INIT, init), (state::RTR, 0), (state::RTS, attribute::SQ_PSN)] {
+                let attributes = QpAttributes { state, ..QpAttributes::default() };
+                let replay = ReplayMemory::for_change(mask, &attributes);
+                let mask = mask | attribute::STATE;
+                self.tell(qp.worker, Command::ModifyQp { qpn: qp.qpn, mask, attributes, path: None, replay });
+            }
+        }
+        client
+    }
+
+    fn client_as(&mut self, device: u32, bytes: u64, on: &[usize], shares: bool, service: ServiceType) -> Client {
         let device = DeviceId(device);
         let places: Vec<EndpointLocation> = self.workers.of_device(device).collect();
         let session = SessionId(self.number());
@@ -218,7 +244,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.cq_ring_offset(index)), cq_layout.cq_ring, ()) })
         });
         let cq_rings = cq_rings.collect();
-        let mut client = Client { session, memory, key, cqn, pd, cq_rings, qps: Vec::new(), srq: None };
+        let mut client = Client { session, memory, key, cqn, pd, cq_rings, qps: Vec::new(), srq: None, ah: 0 };
         for (at, endpoint) in on.iter().enumerate() {
             let number =
                 places.iter().position(|place| place.endpoint.get() == *endpoint).expect("an endpoint of the device");
@@ -237,7 +263,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             if shares && at + 1 == on.len() {
                 client.srq = Some(self.shared_queue(&client, place, Srqn::new(endpoint, index), shared));
             }
-            client.qps.push(self.queue_pair(&client, place, Qpn::new(endpoint, index), own));
+            client.qps.push(self.queue_pair(&client, place, Qpn::new(endpoint, index), own, service));
         }
         client
     }
@@ -252,17 +278,24 @@ impl<N: Nic + Send + 'static> Rig<N> {
         ClientSrq { config, doorbell, recv: Producer::new(recv) }
     }
 
-    fn queue_pair(&mut self, client: &Client, place: EndpointLocation, qpn: Qpn, doorbell: Doorbell) -> ClientQp {
+    fn queue_pair(
+        &mut self,
+        client: &Client,
+        place: EndpointLocation,
+        qpn: Qpn,
+        doorbell: Doorbell,
+        service: ServiceType,
+    ) -> ClientQp {
         let sizes = SIZES;
         let (mut rings, fd) = new_qp(qpn, client.session, doorbell.doorbell, sizes, Room::default()).expect("rings");
         let config = QpConfig {
             qpn,
-            service: ServiceType::Rc,
+            service,
             pd: client.pd,
             send_cq: client.cqn,
             recv_cq: client.cqn,
             sizes,
-            signal_all: true,
+            signal_all: service == ServiceType::Rc,
             window_packets: 64,
             credits: true,
         };
@@ -367,6 +400,8 @@ pub(crate) struct Client {
     pub(crate) qps: Vec<ClientQp>,
     /// Where the last of them takes its receives from.
     pub(crate) srq: Option<ClientSrq>,
+    /// Address handle of its datagrams.
+    pub(crate) ah: u32,
 }
 
 /// How a queue's worker is told of work.
@@ -432,6 +467,12 @@ impl ClientQp {
             ..SendWqe::default()
         };
         self.post_send_wqe(&wqe, &Sge { va: local, length, lkey: key.0 });
+    }
+
+    /// Posts a datagram without data to queue pair `to`, by address handle `ah`.
+    pub(crate) fn post_datagram(&mut self, key: MrKey, ah: u32, to: Qpn) {
+        let wqe = SendWqe { opcode: SendOp::Send as u8, num_sge: 1, ah, remote_qpn: to.get(), ..SendWqe::default() };
+        self.post_send_wqe(&wqe, &Sge { va: 0, length: 0, lkey: key.0 });
     }
 
     /// Posts any `wqe`.

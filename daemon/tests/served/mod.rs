@@ -46,6 +46,7 @@ use roced::{
         idle::Policy,
         mailbox::{CallError, mailbox},
         management::{OutgoingMad, OutgoingMads, mads},
+        metrics::WorkerSnapshot,
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         wake::Waker,
@@ -56,6 +57,7 @@ use roced_abi::control::{Call, Hello, HelloRequest, MESSAGE_BYTES, Message, Refu
 use roced_memory::queues::SleepBoard;
 use roced_transport::{
     clock::Nanos,
+    counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     partition::{Partitions, Pkey},
@@ -127,6 +129,10 @@ pub(crate) struct Told {
     pub(crate) joined: Vec<IpAddr>,
     /// No group can be joined.
     pub(crate) joins_nothing: bool,
+    /// Names of commands to workers, once a test wants them.
+    pub(crate) commands: Option<Vec<String>>,
+    /// Frames of requests that had left when the first queue pair or session of a log ended.
+    pub(crate) sent_at_end: Option<u64>,
 }
 
 impl Told {
@@ -156,6 +162,8 @@ impl Told {
             followed: BTreeMap::new(),
             joined: Vec::new(),
             joins_nothing: false,
+            commands: None,
+            sent_at_end: None,
         }
     }
 }
@@ -231,11 +239,39 @@ struct MaybeStuck {
 impl WorkerAccess for MaybeStuck {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         let stuck = self.told.lock().expect("no test panics here").stuck;
-        if stuck { Err(CallError::Timeout) } else { self.workers.call(worker, command) }
+        if stuck {
+            return Err(CallError::Timeout);
+        }
+        let mut is_first_end = false;
+        let mut told = self.told.lock().expect("no test panics here");
+        if let Some(commands) = &mut told.commands {
+            let shown = format!("{command:?}");
+            let name = shown.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+            commands.push(name.into());
+            is_first_end = told.sent_at_end.is_none() && matches!(name, "EndSession" | "DropQp");
+        }
+        drop(told);
+        let answer = self.workers.call(worker, command);
+        if is_first_end {
+            let sent = requests_sent(&mut self.workers, worker);
+            self.told.lock().expect("no test panics here").sent_at_end = Some(sent);
+        }
+        answer
     }
 
     fn send_mad(&mut self, worker: WorkerId, mad: OutgoingMad) -> bool {
         self.workers.send_mad(worker, mad).is_ok()
+    }
+}
+
+/// Frames of requests that left by a worker.
+pub(crate) fn requests_sent(workers: &mut dyn WorkerAccess, worker: WorkerId) -> u64 {
+    let empty = Box::new(WorkerSnapshot::new(1, 1, None));
+    match workers.call(worker, Command::Snapshot(empty)) {
+        Ok(Answer::Snapshot(filled)) => {
+            filled.endpoints.iter().map(|endpoint| endpoint.counters.get(QpCount::RequestPackets)).sum()
+        }
+        other => panic!("{other:?}"),
     }
 }
 

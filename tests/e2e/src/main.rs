@@ -2,6 +2,7 @@
 //! roced.
 
 mod atomics;
+mod backlog;
 mod bereft;
 mod connect_rate;
 mod connected;
@@ -238,6 +239,18 @@ enum Program {
         /// Connections.
         count: u32,
     },
+    /// Keep many send queues full of datagrams until killed.
+    KeepFull {
+        /// Where they go.
+        peer: IpAddr,
+        /// Queue pairs.
+        qps: usize,
+    },
+    /// Time calls to the daemon.
+    TimeCalls {
+        /// How long, ms.
+        time_ms: u64,
+    },
     /// Flood queue pair 1 of a peer with management datagrams.
     Flood {
         /// Interface to send from.
@@ -306,6 +319,8 @@ fn main() -> Result<()> {
         Program::Hello { version } => hello::say_hello(version),
         Program::AcceptAll { at } => connect_rate::accept(at),
         Program::ConnectAtRate { to, per_second, count } => connect_rate::connect(to, per_second, count),
+        Program::KeepFull { peer, qps } => backlog::keep_full(Gid::from(peer), qps),
+        Program::TimeCalls { time_ms } => backlog::time_calls(Duration::from_millis(time_ms)),
         Program::Flood { interface, own, mac, peer, port, content, time_ms } => {
             let to = flood::Target::new(&mac, peer, port)?;
             flood::flood(&interface, own, to, content, Duration::from_millis(time_ms))

@@ -109,6 +109,33 @@ pub(crate) fn a_killed_client(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// The dead send a bounded number of frames yet, as many as one queue pair can have posted, and
+/// calls of other programs are served meanwhile.
+pub(crate) fn a_killed_client_with_full_send_queues(settings: &Settings) -> Result<()> {
+    const QPS: usize = 256;
+    const POSTED: u64 = 4096;
+    let lab = Lab::up(&[])?;
+    let mut victim = lab.start(Host::A, settings.client, &["keep-full", PEER_IPV4, &QPS.to_string()])?;
+    let pid = victim.pid().as_raw().into();
+    victim.expect("full", SOON)?;
+    let mut other = lab.start(Host::A, settings.client, &["time-calls", "2000"])?;
+    other.expect("calls", SOON)?;
+
+    victim.signal(Signal::SIGKILL)?;
+    // When this has returned its socket is closed.
+    let _killed = victim.end(SOON)?;
+    let sent = || lab.counter(Host::A, "device/*", "request_packets");
+    let at_death = sent()?;
+    ensure!(within(SOON, || Ok(qps_of(&lab, pid)? == 0))?, "queue pairs of the dead");
+    let after = sent()? - at_death;
+    print!("\n    {after} frames after the death of a program with {QPS} full queues");
+    // The daemon learns of the death a little later than this program.
+    ensure!(after <= 2 * POSTED, "{after} frames after the death of their program");
+    print!("; {}", other.line(SOON)?);
+    other.end(SOON)?.success()?;
+    Ok(())
+}
+
 fn qps_of(lab: &Lab, pid: i64) -> Result<usize> {
     let report = lab.ctl(Host::A, "qps")?;
     let qps = report["qps"].as_array().context("qps")?;

@@ -102,7 +102,7 @@ const TESTS: &[(&str, Test)] = tests! {
     states: a_send_queue_drains_and_goes_on;
     srq: many_queue_pairs_take_from_one_receive_queue;
     windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_lends_and_takes_back;
-    deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
+    deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client a_killed_client_with_full_send_queues an_orderly_stop signals_without_a_meaning_stop_nothing;
     interfaces: one_that_returns_is_served_again one_that_is_renamed_is_served_on one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive
         a_removed_device_is_served_again_when_added frames_keep_the_queue_of_a_port a_queue_that_cannot_be_opened_ends_no_others

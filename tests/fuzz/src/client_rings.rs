@@ -259,6 +259,7 @@ impl Client {
 
     /// Regardless of its actions, all that it had can be taken from the worker.
     fn leave(self, crew: &mut Crew) {
+        (0..2).for_each(|_| tell(crew, Command::EndSession(SessionId(self.number))));
         for index in 0..QPS {
             let qpn = qpn(crew, self.number, index);
             tell(crew, Command::DropQp(qpn));

@@ -98,6 +98,8 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// The same for the receive queue.
     pub(crate) recv_room_wanted: bool,
+    /// The schedule passes it over: it sends only when asked.
+    pub(crate) is_silent: bool,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
     /// Number of multicast groups that it is attached to.
@@ -142,6 +144,7 @@ impl Qp {
             out_of_order: OutOfOrder::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
+            is_silent: false,
             share: InFlightShare::default(),
             attachments: 0,
         }

@@ -247,6 +247,18 @@ impl CallHandler<'_, '_> {
         }
     }
 
+    /// A batch of the work is sent that was posted to a queue pair before it is destroyed. False if
+    /// more is left.
+    pub(crate) fn send_posted(&mut self, request: Handle) -> bool {
+        let Some(object) = self.objects.qps.get(&request.handle) else { return true };
+        // A program knows of the sends of a reliable connection which have arrived.
+        if object.service == ServiceType::Rc {
+            return true;
+        }
+        let (worker, qpn) = (object.worker, object.qpn);
+        !matches!(self.tell(worker, Command::SendPosted(qpn), 0), Ok(Answer::Sent { is_left: true, .. }))
+    }
+
     pub(super) fn destroy_qp(&mut self, request: Handle) -> CallReply<DestroyQp> {
         self.end_qp(request.handle).map(nothing)
     }
