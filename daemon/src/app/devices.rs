@@ -316,7 +316,7 @@ impl Daemon {
                 self.attach_again(id, None);
                 continue;
             }
-            if let Some(queues) = self.more_queues(at) {
+            if let Some(queues) = self.more_queues(at, now) {
                 self.attach_again_with(id, None, queues);
                 continue;
             }
@@ -476,11 +476,12 @@ impl Daemon {
 
     /// Looks whether frames arrive on more queues than before; the number, if attaching again
     /// serves them.
-    fn more_queues(&mut self, at: usize) -> Option<u32> {
+    fn more_queues(&mut self, at: usize, now: Instant) -> Option<u32> {
         let (device, net) = (&mut self.devices[at], &self.net);
         let AttachState::Attached(attached) = &mut device.state else { return None };
         let attachment = &mut attached.attachment;
         let around = Surroundings {
+            now,
             interface: &device.config.interface,
             made: net.rx_queues_made(device.id),
             changes: net.interface_changes(),

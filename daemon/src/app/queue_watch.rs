@@ -2,12 +2,14 @@
 //!
 //! A frame keeps the number of its RX queue in the interfaces above the port on which it arrived.
 //! So an interface with a driver that does not say, such as a bond, has frames on as many as
-//! the port with most has. Ports come, and `ethtool -L` gives them more queues, of which netlink
-//! says nothing.
+//! the port with most has. Ports come, and `ethtool -L` gives them more queues. rtnetlink says
+//! nothing of that. The ethtool family of generic netlink does (`ETHTOOL_MSG_CHANNELS_NTF`), but
+//! roced does not use it: it asks drivers once in a while.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
+    time::{Duration, Instant},
 };
 
 use roced_types::DeviceId;
@@ -17,6 +19,10 @@ use crate::net::{Below, LowerInterface, Net};
 /// Ports that one look asks for their queues: each costs a socket and an `ioctl`, and a bridge may
 /// have hundreds. A guess.
 const PORTS_A_LOOK: usize = 8;
+
+/// The least time between two looks that ask drivers, which cost system calls. Devices are looked at
+/// more often while their link changes.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
 
 /// RX queues of an interface, as far as netlink has them.
 #[derive(Clone, Debug)]
@@ -73,6 +79,8 @@ pub(super) struct QueueWatch {
     /// The most queues that frames were known to arrive on. More than are served, if some are not
     /// listed or could not be opened.
     known: u32,
+    /// When drivers were asked last.
+    asked_at: Option<Instant>,
     /// [`Net::interface_changes`] when the interfaces below were looked up.
     looked_up_at: Option<u64>,
     /// The interfaces below; the first one is asked next.
@@ -82,6 +90,7 @@ pub(super) struct QueueWatch {
 
 /// The interfaces as a look finds them.
 pub(super) struct Surroundings<'a, B> {
+    pub(super) now: Instant,
     pub(super) interface: &'a str,
     /// [`Net::rx_queues_made`].
     pub(super) made: u32,
@@ -93,7 +102,7 @@ pub(super) struct Surroundings<'a, B> {
 
 impl QueueWatch {
     pub(super) fn new(known: u32) -> Self {
-        Self { known, looked_up_at: None, below: VecDeque::new(), others_elsewhere: false }
+        Self { known, asked_at: None, looked_up_at: None, below: VecDeque::new(), others_elsewhere: false }
     }
 
     /// Frames may arrive on that many queues: fewer are no news.
@@ -101,16 +110,18 @@ impl QueueWatch {
         self.known = self.known.max(queues);
     }
 
-    /// Looks once; asks drivers for their queues by `ask`. Returns the number of queues when it is
+    /// Looks once; asks drivers for their queues by `ask`, unless it has done so a moment ago. Returns the number of queues when it is
     /// larger than ever.
     pub(super) fn look(
         &mut self,
         around: Surroundings<'_, impl FnOnce() -> Below>,
         mut ask: impl FnMut(&str) -> io::Result<Option<u32>>,
     ) -> Option<u32> {
-        if around.made <= 1 {
+        let is_early = self.asked_at.is_some_and(|asked| around.now.saturating_duration_since(asked) < ASK_PAUSE);
+        if around.made <= 1 || is_early {
             return None;
         }
+        self.asked_at = Some(around.now);
         let most = match ask(around.interface) {
             Ok(Some(said)) => said,
             Ok(None) if self.known >= around.made => return None,
@@ -215,7 +226,8 @@ mod tests {
     }
 
     fn look(watch: &mut QueueWatch, changes: u64, interfaces: &[LowerInterface], said: &[(&str, u32)]) -> Option<u32> {
-        let around = Surroundings { interface: "bridge0", made: 16, changes, below: || below(interfaces) };
+        let now = watch.asked_at.map_or_else(Instant::now, |asked| asked + ASK_PAUSE);
+        let around = Surroundings { now, interface: "bridge0", made: 16, changes, below: || below(interfaces) };
         watch.look(around, drivers(said))
     }
 
@@ -245,9 +257,11 @@ mod tests {
         let ports: Vec<_> = (2..302).map(|ifindex| port(ifindex, Some(1))).collect();
         let mut watch = QueueWatch::new(1);
         let mut asked_often = BTreeMap::<String, u32>::new();
-        for _ in 0..300_usize.div_ceil(PORTS_A_LOOK) {
+        let begin = Instant::now();
+        for turn in 0..300_usize.div_ceil(PORTS_A_LOOK) as u32 {
             let mut asked = 0;
-            let around = Surroundings { interface: "bridge0", made: 16, changes: 1, below: || below(&ports) };
+            let now = begin + ASK_PAUSE * turn;
+            let around = Surroundings { now, interface: "bridge0", made: 16, changes: 1, below: || below(&ports) };
             let more = watch.look(around, |name| {
                 asked += 1;
                 *asked_often.entry(name.to_owned()).or_default() += 1;
@@ -261,14 +275,32 @@ mod tests {
     }
 
     #[test]
+    fn close_looks_ask_once_a_second() {
+        let (mut watch, begin, mut asked) = (QueueWatch::new(4), Instant::now(), 0);
+        let mut looks = Vec::new();
+        for tenth in 0..25_u32 {
+            let now = begin + Duration::from_millis(100) * tenth;
+            let around =
+                Surroundings { now, interface: "eth0", made: 16, changes: u64::from(tenth), below: Below::default };
+            let more = watch.look(around, |_| {
+                asked += 1;
+                Ok(Some(if tenth < 5 { 4 } else { 8 }))
+            });
+            looks.extend(more.map(|queues| (tenth, queues)));
+        }
+        assert_eq!((asked, looks), (3, vec![(10, 8)]));
+    }
+
+    #[test]
     fn steady_interfaces_are_not_looked_up() {
-        let mut watch = QueueWatch::new(1);
+        let (mut watch, mut now) = (QueueWatch::new(1), Instant::now());
         let mut look = |made, changes, lookups: &mut u32, asked: &mut u32| {
             let below = || {
                 *lookups += 1;
                 below(&[port(2, Some(1))])
             };
-            let more = watch.look(Surroundings { interface: "bridge0", made, changes, below }, |_| {
+            now += ASK_PAUSE;
+            let more = watch.look(Surroundings { now, interface: "bridge0", made, changes, below }, |_| {
                 *asked += 1;
                 Ok(None)
             });
