@@ -32,6 +32,14 @@ pub(super) struct LinkQueues {
     below: Below,
 }
 
+/// RX queues on which frames arrive at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueuesInUse {
+    pub(super) count: u32,
+    /// The driver does not say: the count is that of interfaces below, or a guess.
+    pub(super) is_deduced: bool,
+}
+
 impl LinkQueues {
     pub(super) fn of(net: &Net, device: DeviceId) -> Self {
         let made = net.rx_queues_made(device);
@@ -57,9 +65,9 @@ impl LinkQueues {
         interface: &str,
         least: u32,
         mut ask: impl FnMut(&str) -> io::Result<Option<u32>>,
-    ) -> io::Result<u32> {
+    ) -> io::Result<QueuesInUse> {
         if let Some(said) = ask(interface)? {
-            return Ok(said);
+            return Ok(QueuesInUse { count: said, is_deduced: false });
         }
         let made = self.made.max(1);
         let mut most = if self.below.others_elsewhere { made } else { least.clamp(1, made) };
@@ -69,7 +77,7 @@ impl LinkQueues {
             }
             most = most.max(queues_of(lower, &mut ask).unwrap_or(0)).min(made);
         }
-        Ok(most)
+        Ok(QueuesInUse { count: most, is_deduced: true })
     }
 }
 
@@ -194,7 +202,7 @@ mod tests {
     #[test]
     fn frames_arrive_on_the_queues_of_the_port_with_most() {
         let in_use = |made, interfaces: &[LowerInterface], said: &[(&str, u32)]| {
-            LinkQueues { made, below: below(interfaces) }.in_use("bond0", 1, drivers(said)).expect("there")
+            LinkQueues { made, below: below(interfaces) }.in_use("bond0", 1, drivers(said)).expect("there").count
         };
         let gone = LowerInterface { name: "gone".to_owned(), ..port(4, Some(9)) };
         let ports = [port(2, Some(8)), port(3, Some(8)), gone];
@@ -206,7 +214,7 @@ mod tests {
         assert_eq!(in_use(16, &ports, &[("bond0", 5), ("port3", 9)]), 5, "its own driver says");
         let elsewhere = Below { others_elsewhere: true, ..below(&[port(2, None)]) };
         let unknown = LinkQueues { made: 16, below: elsewhere };
-        assert_eq!(unknown.in_use("bond0", 1, drivers(&[])).expect("there"), 16);
+        assert_eq!(unknown.in_use("bond0", 1, drivers(&[])).expect("there").count, 16);
         assert!(unknown.in_use("gone", 1, drivers(&[])).is_err());
     }
 
@@ -220,7 +228,7 @@ mod tests {
                 asked += 1;
                 Ok(None)
             });
-            assert_eq!(in_use.expect("there"), made);
+            assert_eq!(in_use.expect("there"), QueuesInUse { count: made, is_deduced: true });
             assert!(asked <= asked_at_most, "{made} queues: {asked} were asked");
         }
     }
