@@ -3,9 +3,11 @@
 //! does it once the daemon serves ([`Attacher`]).
 
 use std::{
+    collections::BTreeSet,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
@@ -15,7 +17,7 @@ use nix::{
 };
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, ThreadedNapi, XdpMode, XdpProgram, has_tx_queue, rx_queues};
+use roced_xdp::{NicQueue, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
 use tracing::{info, warn};
 
 use super::queue_watch::{LinkQueues, QueueWatch};
@@ -26,6 +28,9 @@ use crate::{
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_TAG_BYTES: usize = 4;
+
+/// The wait for a busy queue after another one has stayed busy for the whole time.
+const FURTHER_BUSY_WAIT: Duration = Duration::from_millis(50);
 
 /// XDP program, queues and NAPI threads of a device. Dropping it detaches.
 #[derive(Debug)]
@@ -90,7 +95,7 @@ fn queues_there(device: &config::DeviceConfig, link: &LinkProperties, least: u32
         Queues::All => 0,
     };
     let there = link.queues.in_use(&device.interface, least.max(listed), rx_queues);
-    there.with_context(|| format!("cannot ask {} for its queues", device.interface))
+    there.map(|there| there.count).with_context(|| format!("cannot ask {} for its queues", device.interface))
 }
 
 /// Workers that get queues of a device when the daemon starts: those that have one which sends. A
@@ -163,6 +168,11 @@ impl LinkProperties {
             queues: LinkQueues::of(net, device),
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn without_ports(rx_queues_made: u32) -> Self {
+        Self { mtu_bytes: 1500, has_ports: false, queues: LinkQueues::without_ports(rx_queues_made) }
+    }
 }
 
 /// The mode to ask for. The kernel runs a native program of a bond, and of a virtual NIC with a VF,
@@ -183,8 +193,8 @@ fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<Xd
     }
 }
 
-/// Attaches to the interface of a device and binds its queues. If it was served until now on
-/// `served_before` queues, these are enough.
+/// Attaches to the interface of a device and binds its queues. If it was served last on
+/// `served_before` queues, as many are enough.
 pub(super) fn attach(
     device: &config::DeviceConfig,
     link: &LinkProperties,
@@ -198,30 +208,33 @@ pub(super) fn attach(
         .queues
         .in_use(&device.interface, owners.len() as u32, rx_queues)
         .with_context(|| format!("cannot read the number of queues of {}", device.interface))?;
+    let (there, is_deduced) = (there.count, there.is_deduced);
     let owners = &owners_attached(device, owners, there);
     let queue_watch = QueueWatch::new(there.max(owners.len() as u32));
-    let enough = if device.queues == Queues::All && served_before > 0 { served_before } else { owners.len() };
-    let (mut opened, missing) = open_queues(owners, enough, |owner| {
-        let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
+    let enough = enough_queues(device, owners, served_before, is_deduced);
+    let OpenedQueues { mut opened, missing, problem } = open_queues(owners, enough, |owner, may_wait| {
+        let mut config = device.nic_queue(owner.queue, link_mtu_bytes);
+        if !may_wait {
+            config.busy_deadline = config.busy_deadline.min(FURTHER_BUSY_WAIT);
+        }
+        let queue = NicQueue::open(&config)?;
         program.bind_socket(owner.queue, queue.socket())?;
         Ok(queue)
     })?;
-    if let Some(problem) = missing {
-        warn!(
-            device = device.name,
-            interface = device.interface,
-            queues = owners.len(),
-            served = opened.len(),
-            problem = format!("{problem:#}"),
-            "further queues cannot be served, and RoCE frames that arrive on them are lost to roced: remove the cause, then \
-             `rocectl device remove` and `add`; or give the interface and its ports fewer queues (`ethtool -L`)"
-        );
+    let senders: BTreeSet<_> =
+        opened.iter().filter(|(_, queue)| queue.can_transmit()).map(|(owner, _)| owner.worker).collect();
+    let checked = check_senders(device, owners, &senders);
+    if let Some(problem) = problem {
+        let problem = format!("{problem:#}");
+        checked.with_context(|| problem.clone())?;
+        warn_of_missing_queues(device, &missing, opened.len(), &problem, is_deduced);
+    } else {
+        checked?;
     }
     // Workers send on the first ones, see `Nic::can_transmit`.
     opened.sort_by_key(|(_, queue)| !queue.can_transmit());
     let (owners, queues): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let owners = &owners;
-    check_senders(device, owners, &queues)?;
     let napi = match device.napi {
         config::NapiChoice::Driver => None,
         config::NapiChoice::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
@@ -245,27 +258,91 @@ pub(super) fn attach(
     Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, queue_watch }, queues))
 }
 
-/// Opened queues with their owners, and the reason why there are not more.
-type OpenedQueues<Q> = (Vec<(QueueOwner, Q)>, Option<anyhow::Error>);
+/// The number of `owners` with queues that can be opened for a device to be served. Frames on other
+/// queues are lost, so it is that of all, except where fewer have been enough, or the number is
+/// that of ports: they have frames on some of these queues at most.
+fn enough_queues(
+    device: &config::DeviceConfig,
+    owners: &[QueueOwner],
+    served_before: usize,
+    is_deduced: bool,
+) -> usize {
+    let all = owners.len();
+    match device.queues {
+        Queues::Listed(_) => all,
+        // Each worker sends on one.
+        Queues::All if is_deduced => owners.iter().map(|owner| owner.worker).collect::<BTreeSet<_>>().len(),
+        Queues::All if served_before > 0 => served_before.min(all),
+        Queues::All => all,
+    }
+}
 
-/// Opens queues in their order; a failure after the first `enough` ends that.
+/// Queues that were opened and those that were not.
+struct OpenedQueues<Q> {
+    opened: Vec<(QueueOwner, Q)>,
+    /// Numbers of the others.
+    missing: Vec<u32>,
+    /// Why the first of them could not be opened.
+    problem: Option<anyhow::Error>,
+}
+
+/// Opens queues in their order; a failure that is not of one queue alone ends that. `open` may
+/// wait for busy queues until one stays busy.
 ///
 /// # Errors
-/// Fewer could be opened.
+/// Fewer than `enough` could be opened.
 fn open_queues<Q>(
     owners: &[QueueOwner],
     enough: usize,
-    mut open: impl FnMut(QueueOwner) -> anyhow::Result<Q>,
+    mut open: impl FnMut(QueueOwner, bool) -> anyhow::Result<Q>,
 ) -> anyhow::Result<OpenedQueues<Q>> {
-    let mut opened = Vec::new();
-    for owner in owners {
-        match open(*owner) {
-            Ok(queue) => opened.push((*owner, queue)),
-            Err(problem) if opened.len() >= enough => return Ok((opened, Some(problem))),
-            Err(problem) => return Err(problem),
+    let mut result = OpenedQueues { opened: Vec::new(), missing: Vec::new(), problem: None };
+    for (at, owner) in owners.iter().enumerate() {
+        let failed = match open(*owner, result.problem.is_none()) {
+            Ok(queue) => {
+                result.opened.push((*owner, queue));
+                continue;
+            }
+            Err(failed) => failed,
+        };
+        let goes_on = is_busy(&failed);
+        let missing = if goes_on { &owners[at..=at] } else { &owners[at..] };
+        result.missing.extend(missing.iter().map(|owner| owner.queue));
+        if owners.len() - result.missing.len() < enough {
+            return Err(result.problem.unwrap_or(failed));
+        }
+        result.problem.get_or_insert(failed);
+        if !goes_on {
+            break;
         }
     }
-    Ok((opened, None))
+    Ok(result)
+}
+
+/// Another socket has the queue, which says nothing of further queues.
+fn is_busy(problem: &anyhow::Error) -> bool {
+    matches!(problem.downcast_ref(), Some(XdpError::QueueBusy { .. }))
+}
+
+/// Queues of the interface could not be opened.
+fn warn_of_missing_queues(
+    device: &config::DeviceConfig,
+    missing: &[u32],
+    served: usize,
+    problem: &str,
+    is_deduced: bool,
+) {
+    let restart = if is_deduced { "" } else { "; roced does not start again before that" };
+    warn!(
+        device = device.name,
+        interface = device.interface,
+        ?missing,
+        served,
+        problem,
+        "further queues cannot be served, and RoCE frames that arrive on them are lost to roced: remove the cause, then \
+         `rocectl device remove` and `add`; or give the interface and its ports fewer queues (`ethtool -L`){}",
+        restart
+    );
 }
 
 /// The core of each queue's worker, by queue.
@@ -278,10 +355,9 @@ fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<
     (0..queues).map(core).collect()
 }
 
-/// Each worker needs a queue that sends.
-fn check_senders(device: &config::DeviceConfig, owners: &[QueueOwner], queues: &[NicQueue]) -> anyhow::Result<()> {
-    let sends = |worker| owners.iter().zip(queues).any(|(owner, queue)| owner.worker == worker && queue.can_transmit());
-    let without = owners.iter().find(|owner| !sends(owner.worker));
+/// Each worker needs a queue that sends: these are `senders`.
+fn check_senders(device: &config::DeviceConfig, owners: &[QueueOwner], senders: &BTreeSet<u32>) -> anyhow::Result<()> {
+    let without = owners.iter().find(|owner| !senders.contains(&owner.worker));
     ensure!(
         without.is_none(),
         "none of the queues of worker {} on {} has a TX queue: give it another queue (device.queues), or the interface more \
@@ -327,7 +403,7 @@ pub(super) struct Attempt {
     pub(super) endpoints: Vec<WorkerId>,
     /// All workers.
     pub(super) workers: Vec<config::WorkerConfig>,
-    /// Queues that it was served on until now; 0 if it was not.
+    /// Queues that it was served on last; 0 if it was not.
     pub(super) served_before: usize,
     /// Queues on which frames arrive, if they are the reason to attach again.
     pub(super) wanted_queues: u32,
@@ -419,9 +495,10 @@ mod tests {
     /// The loopback does not say how many queues it has, as a bond.
     #[test]
     fn an_interface_that_returns_before_its_ports_has_queues_for_its_workers() {
-        let link = |made| LinkProperties { mtu_bytes: 1500, has_ports: false, queues: LinkQueues::without_ports(made) };
         let all = config::DeviceConfig::new("roce0", "lo");
-        let queues = |device: &config::DeviceConfig, made, least| check_queues(device, &link(made), 4, least);
+        let queues = |device: &config::DeviceConfig, made, least| {
+            check_queues(device, &LinkProperties::without_ports(made), 4, least)
+        };
         assert_eq!(queues(&all, 16, 1).expect("there").len(), 1);
         assert_eq!(queues(&all, 16, 4).expect("there").len(), 4);
         assert_eq!(queues(&all, 2, 4).expect("there").len(), 2);
@@ -436,21 +513,81 @@ mod tests {
         assert!(error.to_string().contains("ethtool -L"), "{error}");
     }
 
+    fn numbers<Q>(result: &OpenedQueues<Q>) -> Vec<u32> {
+        result.opened.iter().map(|(owner, _)| owner.queue).collect()
+    }
+
     #[test]
     fn a_failure_beyond_the_queues_that_were_served_ends_only_further_ones() {
-        let wanted = owners(&[(0, 0), (1, 1), (2, 0), (3, 1)]);
-        let open = |enough, room: u32| {
-            open_queues(&wanted, enough, |owner| {
+        let wanted = owners(&[(0, 0), (1, 1), (2, 0), (3, 1), (4, 0)]);
+        let mut tried = Vec::new();
+        let mut open = |enough, room: u32| {
+            tried.clear();
+            open_queues(&wanted, enough, |owner, _| {
+                tried.push(owner.queue);
                 ensure!(owner.queue < room, "no memory for queue {}", owner.queue);
                 Ok(owner.queue)
             })
         };
-        let (opened, missing) = open(2, 3).expect("as many as before, and one more");
-        assert_eq!(opened.iter().map(|(_, queue)| *queue).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(missing.expect("of queue 3").to_string(), "no memory for queue 3");
-        assert!(open(2, 4).expect("all").1.is_none());
-        let error = open(4, 3).expect_err("fewer than before").to_string();
-        assert_eq!(error, "no memory for queue 3");
+        let partial = open(2, 3).expect("as many as before, and one more");
+        assert_eq!((numbers(&partial), partial.missing), (vec![0, 1, 2], vec![3, 4]));
+        assert_eq!(partial.problem.expect("of queue 3").to_string(), "no memory for queue 3");
+        let all = open(2, 5).expect("all");
+        assert!(all.problem.is_none() && all.missing.is_empty());
+        let error = open(4, 3).err().expect("fewer than before").to_string();
+        assert_eq!((error.as_str(), tried), ("no memory for queue 3", vec![0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn a_busy_queue_does_not_end_later_ones() {
+        let wanted = owners(&(0..16).map(|queue| (queue, queue % 2)).collect::<Vec<_>>());
+        let open = |enough, busy: &[u32], room| {
+            let mut waits = Vec::new();
+            let result = open_queues(&wanted, enough, |owner, may_wait| {
+                let (interface, waited) = ("eth0".into(), Duration::ZERO);
+                if busy.contains(&owner.queue) {
+                    waits.push(may_wait);
+                    bail!(XdpError::QueueBusy { interface, queue: owner.queue, waited });
+                }
+                ensure!(owner.queue < room, "no memory");
+                Ok(owner.queue)
+            });
+            (result, waits)
+        };
+        let (result, waits) = open(2, &[2, 5], 16);
+        let result = result.expect("queues of before, and more");
+        assert_eq!((numbers(&result).len(), &result.missing), (14, &vec![2, 5]));
+        assert!(result.opened.iter().all(|(owner, queue)| owner.queue == *queue), "owners are those of their queues");
+        assert!(result.problem.expect("of queue 2").to_string().contains("queue 2 "));
+        assert_eq!(waits, [true, false], "one wait for all");
+        let (result, _) = open(2, &[0], 14);
+        let result = result.expect("enough");
+        assert_eq!((numbers(&result), result.missing), ((1..14).collect(), vec![0, 14, 15]));
+        let (result, waits) = open(15, &[2, 5, 7], 16);
+        assert!(result.err().expect("too few").to_string().contains("queue 2 "));
+        assert_eq!(waits.len(), 2, "ends when it is sure");
+    }
+
+    #[test]
+    fn queues_that_are_enough() {
+        let all = config::DeviceConfig::new("roce0", "eth0");
+        let dealt = owners(&[(0, 0), (1, 2), (2, 0), (3, 2), (4, 0)]);
+        let enough = |before, is_deduced| enough_queues(&all, &dealt, before, is_deduced);
+        assert_eq!(enough(0, false), 5, "all that its driver says");
+        assert_eq!(enough(3, false), 3, "as many as before");
+        assert_eq!(enough(8, false), 5, "it has fewer than before");
+        assert_eq!((enough(0, true), enough(4, true)), (2, 2), "of ports: one for each worker");
+        let listed = config::DeviceConfig { queues: Queues::Listed(dealt.clone()), ..all.clone() };
+        assert_eq!((enough_queues(&listed, &dealt, 2, true)), 5);
+    }
+
+    #[test]
+    fn a_worker_without_an_opened_queue_is_an_error() {
+        let device = config::DeviceConfig::new("roce0", "eth0");
+        let wanted = owners(&[(0, 0), (1, 1), (2, 0)]);
+        assert!(check_senders(&device, &wanted, &BTreeSet::from([0, 1])).is_ok());
+        let error = check_senders(&device, &wanted, &BTreeSet::from([0])).expect_err("worker 1").to_string();
+        assert!(error.contains("worker 1 "), "{error}");
     }
 
     #[test]

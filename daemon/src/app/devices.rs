@@ -64,7 +64,7 @@ pub(super) struct ServedDevice {
     /// The workers that have an endpoint of it.
     pub(super) workers: Vec<WorkerId>,
     pub(super) state: AttachState,
-    /// Queues that it was served on before it was attached again.
+    /// Queues that it was served on when it was attached last, until it is again.
     served_before: usize,
     /// Queues on which frames arrive, if it is attached again for them.
     wanted_queues: u32,
@@ -203,6 +203,29 @@ impl ServedDevice {
         matches!(self.state, AttachState::Attached(_) | AttachState::Attaching { again: true, .. })
     }
 
+    /// Begins to attach. Queues that could not be served before may be missing still, also after its
+    /// interface was gone, an operator removed it, or an attempt failed.
+    fn begin_attempt(
+        &mut self,
+        again: bool,
+        mode: Option<XdpMode>,
+        link: LinkProperties,
+        all: &config::Config,
+    ) -> Attempt {
+        let mut config = self.config.clone();
+        config.xdp_mode = mode.unwrap_or(config.xdp_mode);
+        self.state = AttachState::Attaching { again, stale: false };
+        Attempt {
+            device: self.id,
+            config,
+            link,
+            endpoints: self.workers.clone(),
+            workers: all.workers.clone(),
+            served_before: self.served_before,
+            wanted_queues: if again { self.wanted_queues } else { 0 },
+        }
+    }
+
     fn is_watched_closely(&self, now: Instant) -> bool {
         matches!(&self.state, AttachState::Attached(attached) if attached.watched_closely_until > now)
     }
@@ -316,7 +339,7 @@ impl Daemon {
                 self.attach_again(id, None);
                 continue;
             }
-            if let Some(queues) = self.more_queues(at) {
+            if let Some(queues) = self.more_queues(at, now) {
                 self.attach_again_with(id, None, queues);
                 continue;
             }
@@ -476,11 +499,12 @@ impl Daemon {
 
     /// Looks whether frames arrive on more queues than before; the number, if attaching again
     /// serves them.
-    fn more_queues(&mut self, at: usize) -> Option<u32> {
+    fn more_queues(&mut self, at: usize, now: Instant) -> Option<u32> {
         let (device, net) = (&mut self.devices[at], &self.net);
         let AttachState::Attached(attached) = &mut device.state else { return None };
         let attachment = &mut attached.attachment;
         let around = Surroundings {
+            now,
             interface: &device.config.interface,
             made: net.rx_queues_made(device.id),
             changes: net.interface_changes(),
@@ -508,22 +532,16 @@ impl Daemon {
 
     fn attach_again_with(&mut self, id: DeviceId, mode: Option<XdpMode>, wanted_queues: u32) {
         let device = self.device_mut(id);
-        device.served_before = device.attachment().map_or(0, |attachment| attachment.queues.len());
         device.wanted_queues = wanted_queues;
         self.detach(id);
         self.begin_to_attach(id, true, mode);
     }
 
     fn begin_to_attach(&mut self, id: DeviceId, again: bool, mode: Option<XdpMode>) {
-        let workers = self.config.workers.clone();
         let link = LinkProperties::of(&self.net, id);
-        let device = self.device_mut(id);
-        let mut config = device.config.clone();
-        config.xdp_mode = mode.unwrap_or(config.xdp_mode);
-        device.state = AttachState::Attaching { again, stale: false };
-        let endpoints = device.workers.clone();
-        let (served_before, wanted_queues) = if again { (device.served_before, device.wanted_queues) } else { (0, 0) };
-        let attempt = Attempt { device: id, config, link, endpoints, workers, served_before, wanted_queues };
+        let device =
+            self.devices.iter_mut().find(|device| device.id == id).expect("devices stay while the daemon runs");
+        let attempt = device.begin_attempt(again, mode, link, &self.config);
         if let Err(problem) = self.attacher.begin(attempt) {
             self.on_refused(id, again, &problem);
         }
@@ -534,7 +552,8 @@ impl Daemon {
     fn detach(&mut self, id: DeviceId) {
         self.take_queues(id);
         let device = self.device_mut(id);
-        if matches!(device.state, AttachState::Attached(_)) {
+        if let Some(attachment) = device.attachment() {
+            device.served_before = attachment.queues.len();
             device.state = AttachState::Gone;
         }
     }
@@ -573,5 +592,38 @@ impl Daemon {
 
     fn device_mut(&mut self, id: DeviceId) -> &mut ServedDevice {
         self.devices.iter_mut().find(|device| device.id == id).expect("devices stay while the daemon runs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_before_are_enough_after_a_failure_a_removal_and_a_return() {
+        for state in [
+            AttachState::Gone,
+            AttachState::Removed,
+            AttachState::Failed { problem: "busy".to_owned(), retry_at: Instant::now() },
+        ] {
+            let mut device = ServedDevice {
+                id: DeviceId(0),
+                config: config::DeviceConfig::new("roce0", "eth0"),
+                proven: None,
+                workers: vec![WorkerId(0)],
+                state,
+                served_before: 2,
+                wanted_queues: 16,
+                recovering: false,
+                last_problem: None,
+                strips_vlan_tags: Cell::new(None),
+            };
+            let all = config::Config::default();
+            let mut begin = |again| {
+                let attempt = device.begin_attempt(again, None, LinkProperties::without_ports(16), &all);
+                (attempt.served_before, attempt.wanted_queues)
+            };
+            assert_eq!((begin(false), begin(true)), ((2, 0), (2, 16)));
+        }
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! A frame keeps the number of its RX queue in the interfaces above the port on which it arrived.
 //! So an interface with a driver that does not say, such as a bond, has frames on as many as
-//! the port with most has. Ports come, and `ethtool -L` gives them more queues, of which netlink
-//! says nothing.
+//! the port with most has. Ports come, and `ethtool -L` gives them more queues. rtnetlink says
+//! nothing of that. The ethtool family of generic netlink does (`ETHTOOL_MSG_CHANNELS_NTF`), but
+//! roced does not use it: it asks drivers once in a while.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
+    time::{Duration, Instant},
 };
 
 use roced_types::DeviceId;
@@ -18,12 +20,24 @@ use crate::net::{Below, LowerInterface, Net};
 /// have hundreds. A guess.
 const PORTS_A_LOOK: usize = 8;
 
+/// The least time between two looks that ask drivers, which cost system calls. Devices are looked at
+/// more often while their link changes.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
+
 /// RX queues of an interface, as far as netlink has them.
 #[derive(Clone, Debug)]
 pub(super) struct LinkQueues {
     /// [`Net::rx_queues_made`].
     made: u32,
     below: Below,
+}
+
+/// RX queues on which frames arrive at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueuesInUse {
+    pub(super) count: u32,
+    /// The driver does not say: the count is that of interfaces below, or a guess.
+    pub(super) is_deduced: bool,
 }
 
 impl LinkQueues {
@@ -51,9 +65,9 @@ impl LinkQueues {
         interface: &str,
         least: u32,
         mut ask: impl FnMut(&str) -> io::Result<Option<u32>>,
-    ) -> io::Result<u32> {
+    ) -> io::Result<QueuesInUse> {
         if let Some(said) = ask(interface)? {
-            return Ok(said);
+            return Ok(QueuesInUse { count: said, is_deduced: false });
         }
         let made = self.made.max(1);
         let mut most = if self.below.others_elsewhere { made } else { least.clamp(1, made) };
@@ -63,7 +77,7 @@ impl LinkQueues {
             }
             most = most.max(queues_of(lower, &mut ask).unwrap_or(0)).min(made);
         }
-        Ok(most)
+        Ok(QueuesInUse { count: most, is_deduced: true })
     }
 }
 
@@ -73,6 +87,8 @@ pub(super) struct QueueWatch {
     /// The most queues that frames were known to arrive on. More than are served, if some are not
     /// listed or could not be opened.
     known: u32,
+    /// When drivers were asked last.
+    asked_at: Option<Instant>,
     /// [`Net::interface_changes`] when the interfaces below were looked up.
     looked_up_at: Option<u64>,
     /// The interfaces below; the first one is asked next.
@@ -82,6 +98,7 @@ pub(super) struct QueueWatch {
 
 /// The interfaces as a look finds them.
 pub(super) struct Surroundings<'a, B> {
+    pub(super) now: Instant,
     pub(super) interface: &'a str,
     /// [`Net::rx_queues_made`].
     pub(super) made: u32,
@@ -93,7 +110,7 @@ pub(super) struct Surroundings<'a, B> {
 
 impl QueueWatch {
     pub(super) fn new(known: u32) -> Self {
-        Self { known, looked_up_at: None, below: VecDeque::new(), others_elsewhere: false }
+        Self { known, asked_at: None, looked_up_at: None, below: VecDeque::new(), others_elsewhere: false }
     }
 
     /// Frames may arrive on that many queues: fewer are no news.
@@ -101,16 +118,18 @@ impl QueueWatch {
         self.known = self.known.max(queues);
     }
 
-    /// Looks once; asks drivers for their queues by `ask`. Returns the number of queues when it is
+    /// Looks once; asks drivers for their queues by `ask`, unless it has done so a moment ago. Returns the number of queues when it is
     /// larger than ever.
     pub(super) fn look(
         &mut self,
         around: Surroundings<'_, impl FnOnce() -> Below>,
         mut ask: impl FnMut(&str) -> io::Result<Option<u32>>,
     ) -> Option<u32> {
-        if around.made <= 1 {
+        let is_early = self.asked_at.is_some_and(|asked| around.now.saturating_duration_since(asked) < ASK_PAUSE);
+        if around.made <= 1 || is_early {
             return None;
         }
+        self.asked_at = Some(around.now);
         let most = match ask(around.interface) {
             Ok(Some(said)) => said,
             Ok(None) if self.known >= around.made => return None,
@@ -183,7 +202,7 @@ mod tests {
     #[test]
     fn frames_arrive_on_the_queues_of_the_port_with_most() {
         let in_use = |made, interfaces: &[LowerInterface], said: &[(&str, u32)]| {
-            LinkQueues { made, below: below(interfaces) }.in_use("bond0", 1, drivers(said)).expect("there")
+            LinkQueues { made, below: below(interfaces) }.in_use("bond0", 1, drivers(said)).expect("there").count
         };
         let gone = LowerInterface { name: "gone".to_owned(), ..port(4, Some(9)) };
         let ports = [port(2, Some(8)), port(3, Some(8)), gone];
@@ -195,7 +214,7 @@ mod tests {
         assert_eq!(in_use(16, &ports, &[("bond0", 5), ("port3", 9)]), 5, "its own driver says");
         let elsewhere = Below { others_elsewhere: true, ..below(&[port(2, None)]) };
         let unknown = LinkQueues { made: 16, below: elsewhere };
-        assert_eq!(unknown.in_use("bond0", 1, drivers(&[])).expect("there"), 16);
+        assert_eq!(unknown.in_use("bond0", 1, drivers(&[])).expect("there").count, 16);
         assert!(unknown.in_use("gone", 1, drivers(&[])).is_err());
     }
 
@@ -209,13 +228,14 @@ mod tests {
                 asked += 1;
                 Ok(None)
             });
-            assert_eq!(in_use.expect("there"), made);
+            assert_eq!(in_use.expect("there"), QueuesInUse { count: made, is_deduced: true });
             assert!(asked <= asked_at_most, "{made} queues: {asked} were asked");
         }
     }
 
     fn look(watch: &mut QueueWatch, changes: u64, interfaces: &[LowerInterface], said: &[(&str, u32)]) -> Option<u32> {
-        let around = Surroundings { interface: "bridge0", made: 16, changes, below: || below(interfaces) };
+        let now = watch.asked_at.map_or_else(Instant::now, |asked| asked + ASK_PAUSE);
+        let around = Surroundings { now, interface: "bridge0", made: 16, changes, below: || below(interfaces) };
         watch.look(around, drivers(said))
     }
 
@@ -245,9 +265,11 @@ mod tests {
         let ports: Vec<_> = (2..302).map(|ifindex| port(ifindex, Some(1))).collect();
         let mut watch = QueueWatch::new(1);
         let mut asked_often = BTreeMap::<String, u32>::new();
-        for _ in 0..300_usize.div_ceil(PORTS_A_LOOK) {
+        let begin = Instant::now();
+        for turn in 0..300_usize.div_ceil(PORTS_A_LOOK) as u32 {
             let mut asked = 0;
-            let around = Surroundings { interface: "bridge0", made: 16, changes: 1, below: || below(&ports) };
+            let now = begin + ASK_PAUSE * turn;
+            let around = Surroundings { now, interface: "bridge0", made: 16, changes: 1, below: || below(&ports) };
             let more = watch.look(around, |name| {
                 asked += 1;
                 *asked_often.entry(name.to_owned()).or_default() += 1;
@@ -261,14 +283,32 @@ mod tests {
     }
 
     #[test]
+    fn close_looks_ask_once_a_second() {
+        let (mut watch, begin, mut asked) = (QueueWatch::new(4), Instant::now(), 0);
+        let mut looks = Vec::new();
+        for tenth in 0..25_u32 {
+            let now = begin + Duration::from_millis(100) * tenth;
+            let around =
+                Surroundings { now, interface: "eth0", made: 16, changes: u64::from(tenth), below: Below::default };
+            let more = watch.look(around, |_| {
+                asked += 1;
+                Ok(Some(if tenth < 5 { 4 } else { 8 }))
+            });
+            looks.extend(more.map(|queues| (tenth, queues)));
+        }
+        assert_eq!((asked, looks), (3, vec![(10, 8)]));
+    }
+
+    #[test]
     fn steady_interfaces_are_not_looked_up() {
-        let mut watch = QueueWatch::new(1);
+        let (mut watch, mut now) = (QueueWatch::new(1), Instant::now());
         let mut look = |made, changes, lookups: &mut u32, asked: &mut u32| {
             let below = || {
                 *lookups += 1;
                 below(&[port(2, Some(1))])
             };
-            let more = watch.look(Surroundings { interface: "bridge0", made, changes, below }, |_| {
+            now += ASK_PAUSE;
+            let more = watch.look(Surroundings { now, interface: "bridge0", made, changes, below }, |_| {
                 *asked += 1;
                 Ok(None)
             });

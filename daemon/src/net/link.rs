@@ -165,6 +165,7 @@ impl Interfaces {
     /// made on, and those below them.
     pub(super) fn below(&self, index: u32) -> Below {
         let (mut found, mut from) = (BTreeSet::new(), vec![index]);
+        let ports_of = self.ports_by_controller();
         // Those that only pass on frames of others below them.
         let (mut passing, mut others_elsewhere) = (BTreeSet::new(), false);
         while let Some(upper) = from.pop() {
@@ -174,8 +175,8 @@ impl Interfaces {
                 Some(MadeOn::Index(parent)) => Some(parent).filter(|parent| self.links.contains_key(parent)),
                 Some(MadeOn::Elsewhere) | None => None,
             };
-            let ports = self.links.iter().filter(|(_, link)| link.port_of == Some(upper)).map(|(port, _)| *port);
-            let lower: Vec<_> = ports.chain(parent).collect();
+            let ports = ports_of.get(&upper).map_or(&[][..], Vec::as_slice);
+            let lower: Vec<_> = ports.iter().copied().chain(parent).collect();
             if made_on.is_some() || !lower.is_empty() {
                 passing.insert(upper);
             }
@@ -187,6 +188,17 @@ impl Interfaces {
             Some(LowerInterface { ifindex, name: link.name.clone(), rx_queues_made })
         };
         Below { interfaces: found.into_iter().filter_map(interface).collect(), others_elsewhere }
+    }
+
+    /// Ports by the interface that they are ports of, in one pass: a host may have thousands.
+    fn ports_by_controller(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut ports_of = BTreeMap::<u32, Vec<u32>>::new();
+        for (port, link) in &self.links {
+            if let Some(controller) = link.port_of {
+                ports_of.entry(controller).or_default().push(*port);
+            }
+        }
+        ports_of
     }
 
     /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`
@@ -324,6 +336,24 @@ mod tests {
 
     fn names_below(links: &Interfaces, index: u32) -> Vec<String> {
         links.below(index).interfaces.into_iter().map(|lower| lower.name).collect()
+    }
+
+    #[test]
+    fn thousands_of_interfaces_below_are_found() {
+        // Each of a thousand ports of the bridge is a bond with one port.
+        let bonds = (10..1010).map(|index| message(index, "bond", &[LinkAttribute::Controller(9)]));
+        let ports = (2010..3010).map(|index| message(index, "eth", &[LinkAttribute::Controller(index - 2000)]));
+        let others = (4010..6010).map(|index| message(index, "other", &[]));
+        let messages: Vec<_> =
+            [message(9, "bridge0", &[])].into_iter().chain(bonds).chain(ports).chain(others).collect();
+        let links = links(&messages);
+        let below = links.below(9).interfaces;
+        let (bonds, ports) = below.split_at(1000);
+        assert!(bonds.iter().map(|lower| lower.ifindex).eq(10..1010), "{bonds:?}");
+        assert!(ports.iter().map(|lower| lower.ifindex).eq(2010..3010), "{ports:?}");
+        assert!(bonds.iter().all(|bond| bond.rx_queues_made.is_none()), "a bond passes on the frames of its port");
+        let by_controller = links.ports_by_controller();
+        assert_eq!((by_controller.len(), by_controller[&9].len(), &by_controller[&10]), (1001, 1000, &vec![2010]));
     }
 
     fn kind(kind: InfoKind) -> LinkAttribute {
