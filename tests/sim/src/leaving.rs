@@ -316,7 +316,7 @@ impl World {
     /// The network loses an answer of an end that left: more often than others, where it loses any.
     pub(crate) fn loses_farewell(&mut self, at: usize, from: usize) -> bool {
         let has_left = self.model.connections[at].ends[from].left.is_some();
-        has_left && self.weather.loss > 0 && self.leaving.random.one_in(3)
+        has_left && self.weather.loss > 0 && !self.leaving.random.one_in(3)
     }
 
     /// The end that left at a host, with a queue pair of that number.
