@@ -285,21 +285,23 @@ impl Endpoint {
     ) -> TransmittedOf {
         let mut sent = Transmitted::default();
         let Ok((slot, qp)) = self.find_mut(qpn) else { return TransmittedOf::default() };
-        let is_silent = core::mem::take(&mut qp.is_silent);
+        let is_silent = qp.set_silent(false);
         self.schedule.in_flight.on_time(now);
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
         if let Some(qp) = self.qps.get_mut(slot) {
-            qp.is_silent = is_silent;
+            qp.set_silent(is_silent);
         }
         // An ordinary visit continues from here.
         self.schedule(slot);
         TransmittedOf { visits: sent.visits, is_left: visit != Transmission::Idle }
     }
 
-    /// The queue pair sends nothing from now on but by [`Self::transmit_of`]: its client is gone.
+    /// From now on the queue pair sends requests only by [`Self::transmit_of`]: its client is gone.
+    /// Until it is removed it executes those of its peer, and answers them; its own do not time out.
     pub fn silence(&mut self, qpn: Qpn) {
-        if let Ok((_, qp)) = self.find_mut(qpn) {
-            qp.is_silent = true;
+        if let Ok((slot, qp)) = self.find_mut(qpn) {
+            qp.set_silent(true);
+            self.update_schedule(slot);
         }
     }
 
@@ -561,7 +563,7 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(index) else { return visit };
         let mut endpoint = self.resources.context(now, app);
         let grant = self.schedule.in_flight.grant(&mut qp.share);
-        if qp.is_silent {
+        if qp.has_nothing_to_say() {
             return visit;
         }
         qp.set_grant(grant);

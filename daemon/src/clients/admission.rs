@@ -78,7 +78,14 @@ impl Clients {
         self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
         self.sessions.insert(
             number,
-            Session { id: SessionId(number), connection, program: String::new(), stage, waiting: None },
+            Session {
+                id: SessionId(number),
+                connection,
+                program: String::new(),
+                stage,
+                waiting: None,
+                stuck_since: None,
+            },
         );
     }
 

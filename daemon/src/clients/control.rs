@@ -43,6 +43,7 @@ use crate::{
     cm::{Caller, ConnectionService},
     config::LimitsConfig,
     environment::Environment,
+    last_work::SentBatch,
     net::FollowId,
     numbers::{Numbers, random_bytes},
     worker::{
@@ -50,11 +51,6 @@ use crate::{
         endpoints::EndpointLocation,
     },
 };
-
-/// Batches of posted work that are sent before a queue pair or a session ends; in between the
-/// control thread serves others. So many batches of a worker are more frames than a queue pair can
-/// have posted, in case there is no room for some.
-pub(crate) const BATCHES: u32 = 64;
 
 /// State shared by all sessions.
 #[derive(Debug)]
@@ -246,18 +242,20 @@ impl CallHandler<'_, '_> {
     }
 
     /// A batch of the session's last work is sent on each worker, and its work has no turns any
-    /// more. Returns the number of frames, and whether more is left. A worker that does not
-    /// answer shows itself when objects are destroyed.
-    pub(crate) fn send_last(&mut self) -> (u32, bool) {
-        let mut sent = (0, false);
+    /// more. After a worker that does not answer no more is sent: destruction waits for it.
+    pub(crate) fn send_last(&mut self) -> SentBatch {
+        let (mut sent, mut all_answer) = (SentBatch::default(), true);
         for place in self.places() {
-            if let Ok(Answer::Sent { frames, is_left }) = self.tell(place.worker, Command::EndSession(self.session), 0)
-            {
-                sent.0 += frames;
-                sent.1 |= is_left;
+            match self.tell(place.worker, Command::EndSession(self.session), 0) {
+                Ok(Answer::Sent { frames, is_left }) => {
+                    sent.frames += frames;
+                    sent.is_left |= is_left;
+                }
+                Ok(_) => {}
+                Err(refused) => all_answer &= refused.why != Refusal::WorkerTimeout,
             }
         }
-        sent
+        SentBatch { is_left: sent.is_left && all_answer, ..sent }
     }
 
     /// Destroys the next object of an ended session: users before the objects that they use. False

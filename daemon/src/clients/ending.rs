@@ -8,8 +8,9 @@
 //! sessions may end at once. So they wait here, and each poll iteration of the control thread ends
 //! some objects: in between it serves others and tells its watchdog that it lives.
 //!
-//! The first batch comes before anything else is destroyed: until then workers send the work of the
-//! dead without a bound.
+//! Work that finds no room is tried again after a while, and for a second in all: until then objects
+//! of other sessions are destroyed. The first batch comes before anything else is destroyed: until
+//! then workers send the work of the dead without a bound.
 
 use std::{
     collections::VecDeque,
@@ -19,10 +20,10 @@ use std::{
 use roced_types::SessionId;
 
 use super::{
-    control::{BATCHES, CallHandler, Registry},
+    control::{CallHandler, Registry},
     session::SessionObjects,
 };
-use crate::environment::Environment;
+use crate::{environment::Environment, last_work::LastWork};
 
 /// Objects that are ended in one go.
 const OBJECTS_AT_ONCE: usize = 64;
@@ -31,7 +32,8 @@ const OBJECTS_AT_ONCE: usize = 64;
 const TIME_AT_ONCE: Duration = Duration::from_millis(5);
 
 /// Frames that an ended session sends yet, but for the last batch: as many as one queue pair can
-/// have posted, for a program may post and exit at once.
+/// have posted of datagrams, for a program may post and exit at once. One WRITE of a UC queue pair
+/// may have more frames: it is cut.
 const FRAMES: u32 = 4096;
 
 /// Sessions without a client, the first to be ended first.
@@ -45,16 +47,12 @@ pub(super) struct EndingSessions {
 struct Left {
     session: SessionId,
     objects: Box<SessionObjects>,
-    since: Instant,
-    /// Batches of its last work.
-    batches: u32,
-    /// Frames in them.
-    frames: u32,
+    last_work: LastWork,
 }
 
 impl EndingSessions {
     pub(super) fn add(&mut self, session: SessionId, objects: Box<SessionObjects>) {
-        let left = Left { session, objects, since: Instant::now(), batches: 0, frames: 0 };
+        let left = Left { session, objects, last_work: LastWork::new(FRAMES) };
         self.sending.push_front(left);
     }
 
@@ -62,12 +60,11 @@ impl EndingSessions {
     pub(super) fn end_some(&mut self, registry: &mut Registry, environment: &mut Environment<'_>) {
         let begin = Instant::now();
         for _ in 0..OBJECTS_AT_ONCE {
-            if let Some(mut left) = self.sending.pop_front() {
-                let (frames, is_left) = left.handler(registry, environment).send_last();
-                left.frames += frames;
-                left.batches += 1;
-                let is_over = !is_left || left.frames >= FRAMES || left.batches >= BATCHES;
-                if is_over { &mut self.destroying } else { &mut self.sending }.push_back(left);
+            let due = self.sending.iter().position(|left| left.last_work.due() <= begin);
+            if let Some(mut left) = due.and_then(|at| self.sending.remove(at)) {
+                let batch = left.handler(registry, environment).send_last();
+                let goes_on = left.last_work.goes_on(batch);
+                if goes_on { &mut self.sending } else { &mut self.destroying }.push_back(left);
             } else {
                 let Some(left) = self.destroying.front_mut() else { return };
                 if !left.handler(registry, environment).end_next() {
@@ -84,9 +81,9 @@ impl EndingSessions {
         self.iter().any(|left| left.session == session)
     }
 
-    /// When something was to be done first.
-    pub(super) fn since(&self) -> Option<Instant> {
-        self.iter().map(|left| left.since).min()
+    /// When something is to be done, or was.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.iter().map(|left| left.last_work.due()).min()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -25,6 +25,7 @@ mod session;
 use std::{
     collections::{BTreeMap, VecDeque},
     os::fd::{AsFd, BorrowedFd},
+    thread,
     time::Instant,
 };
 
@@ -45,7 +46,7 @@ use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
 use self::{
-    control::{BATCHES, CallHandler, Registry},
+    control::{CallHandler, Registry},
     ending::EndingSessions,
     path::Follower,
     session::{Session, SessionObjects, SessionStage, WaitingCall},
@@ -57,6 +58,7 @@ use crate::{
     },
     config::LimitsConfig,
     environment::Environment,
+    last_work::{LastWork, PATIENCE, SentBatch},
     log_limiter::{LogLimiter, UserLogLimiter},
     net::{FollowId, NetworkChange, NextHop},
     worker::{
@@ -68,6 +70,10 @@ use crate::{
 
 /// Messages of one session before the next has its turn.
 const MESSAGES_A_TURN: usize = 16;
+
+/// Frames of the work that a queue pair has posted before a call destroys it: its rings and its send
+/// queue may be full of datagrams. UC messages may have more: they are cut.
+const FRAMES: u32 = 8192;
 
 /// Sockets looked at in one go.
 const EVENTS: usize = 64;
@@ -90,7 +96,7 @@ pub struct Clients {
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
     ending: EndingSessions,
-    /// Those of which a call waits, since when.
+    /// Those of which a call waits, until when.
     waiting: VecDeque<(u32, Instant)>,
     /// Deadlines for opening a device, in that order; connections that have opened one are still
     /// listed.
@@ -172,7 +178,7 @@ impl Clients {
                 LISTENER => self.accept(),
                 LOST => self.end_sessions_with_lost_memory(),
                 channel if channel & CM_CHANNEL != 0 => self.on_cm_channel(channel as u32, event.events(), environment),
-                number => self.serve(number as u32, environment),
+                number => self.on_socket(number as u32, event.events(), environment),
             }
         }
         self.ending.end_some(&mut self.registry, environment);
@@ -182,16 +188,17 @@ impl Clients {
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
-        let waiting = self.waiting.front().map(|(_, since)| *since);
-        let own = self.ending.since().or_else(|| self.handshake_due());
-        ending.into_iter().chain(waiting).chain(own).chain(self.cm_deadline()).min()
+        let waiting = self.waiting.iter().map(|(_, due)| *due);
+        let own = [ending, self.ending.due(), self.handshake_due(), self.cm_deadline()];
+        own.into_iter().flatten().chain(waiting).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
         // One batch of one of them, so that they do not delay others.
-        if let Some((number, _)) = self.waiting.pop_front() {
+        let due = self.waiting.iter().position(|(_, due)| *due <= now);
+        if let Some((number, _)) = due.and_then(|at| self.waiting.remove(at)) {
             self.serve(number, environment);
         }
         self.ending.end_some(&mut self.registry, environment);
@@ -388,7 +395,8 @@ impl Clients {
 
     /// Destroys the objects of all ended sessions. Drop it afterward.
     pub fn destroy_objects(&mut self, environment: &mut Environment<'_>) {
-        while !self.ending.is_empty() {
+        while let Some(due) = self.ending.due() {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
             self.ending.end_some(&mut self.registry, environment);
         }
     }
@@ -398,28 +406,37 @@ impl Clients {
         self.registry.cm.is_disconnecting()
     }
 
+    fn on_socket(&mut self, number: u32, events: EpollFlags, environment: &mut Environment<'_>) {
+        let waits = self.sessions.get(&number).is_some_and(|session| session.waiting.is_some());
+        if !waits {
+            self.serve(number, environment);
+        } else if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR) {
+            // Its work has the bound of the dead from now on.
+            self.end(number, &SessionEnd::Closed);
+        }
+    }
+
     fn serve(&mut self, number: u32, environment: &mut Environment<'_>) {
         for _ in 0..MESSAGES_A_TURN {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, SessionStage::Open(_));
             let is_cm = matches!(session.stage, SessionStage::Cm);
-            let (received, batches) = match session.waiting.take() {
-                Some(WaitingCall { message, batches }) => (ReceivedCall::Message(message, None), batches),
-                None => (session.connection.receive(), 0),
+            let (received, mut last_work) = match session.waiting.take() {
+                Some(WaitingCall { message, last_work }) => {
+                    listen(&self.epoll, session, true);
+                    (ReceivedCall::Message(message, None), last_work)
+                }
+                None => (session.connection.receive(), LastWork::new(FRAMES)),
             };
             let has_batch =
                 matches!(&received, ReceivedCall::Message(message, _) if message.header.op == DestroyQp::OP);
             let end = match received {
                 ReceivedCall::Message(message, _)
-                    if has_batch
-                        && batches < BATCHES
-                        && !send_batch(&mut self.registry, session, &message, environment) =>
+                    if has_batch && send_batch(&mut self.registry, session, &message, &mut last_work, environment) =>
                 {
-                    session.waiting = Some(WaitingCall { message, batches: batches + 1 });
-                    if !self.waiting.iter().any(|(waiting, _)| *waiting == number) {
-                        self.waiting.push_back((number, Instant::now()));
-                    }
-                    return;
+                    listen(&self.epoll, session, false);
+                    session.waiting = Some(WaitingCall { message, last_work });
+                    return self.waiting.push_back((number, last_work.due()));
                 }
                 ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
@@ -627,16 +644,40 @@ impl AsFd for Clients {
     }
 }
 
-/// Sends a batch of the work that was posted to a queue pair before the call that destroys it;
-/// false if more is left.
+/// Has the epoll set tell of further messages of a session, or only of its end: no other is served
+/// before a call that waits.
+fn listen(epoll: &Epoll, session: &Session, to_messages: bool) {
+    let mut flags = EpollFlags::EPOLLRDHUP;
+    flags.set(EpollFlags::EPOLLIN, to_messages);
+    // It cannot fail: the socket is in the set.
+    let _ = epoll.modify(&session.connection, &mut EpollEvent::new(flags, session.id.0.into()));
+}
+
+/// Sends a batch of the work that was posted to a queue pair before the call that destroys it; true
+/// if the call waits for another one. The patience with a NIC that takes nothing is for all queue
+/// pairs of the session together: it may destroy thousands.
 fn send_batch(
     registry: &mut Registry,
     session: &mut Session,
     message: &Message,
+    last_work: &mut LastWork,
     environment: &mut Environment<'_>,
 ) -> bool {
-    let SessionStage::Open(objects) = &mut session.stage else { return true };
-    CallHandler { registry, session: session.id, objects, environment }.send_posted(message.body())
+    let SessionStage::Open(objects) = &mut session.stage else { return false };
+    let mut handler = CallHandler { registry, session: session.id, objects, environment };
+    let batch = handler.send_posted(message.body());
+    match batch {
+        SentBatch { frames: 0, is_left: true } => {
+            let since = session.stuck_since.get_or_insert_with(Instant::now);
+            last_work.goes_on(batch) && since.elapsed() < PATIENCE
+        }
+        // There was nothing to send.
+        SentBatch { frames: 0, .. } => false,
+        _ => {
+            session.stuck_since = None;
+            last_work.goes_on(batch)
+        }
+    }
 }
 
 /// Carries out one request. `Some` when the session ends by it.

@@ -5,7 +5,7 @@
 //!                             └────── OpenCm ──────► identifiers ────────┘
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::Message;
 use roced_memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
@@ -21,7 +21,8 @@ use super::{
     refused::Refused,
 };
 use crate::{
-    client_socket::connection::ClientConnection, config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard,
+    client_socket::connection::ClientConnection, config::ClientLimits, last_work::LastWork, net::GidTableEntry,
+    numbers::DoorbellBoard,
 };
 
 /// A connected client.
@@ -34,14 +35,15 @@ pub(crate) struct Session {
     pub(crate) stage: SessionStage,
     /// A call that waits; none after it is read meanwhile.
     pub(crate) waiting: Option<WaitingCall>,
+    /// Since when its posted work found no room before a call.
+    pub(crate) stuck_since: Option<Instant>,
 }
 
 /// A call before which posted work is sent.
 #[derive(Debug)]
 pub(crate) struct WaitingCall {
     pub(crate) message: Box<Message>,
-    /// Batches of that work.
-    pub(crate) batches: u32,
+    pub(crate) last_work: LastWork,
 }
 
 /// How far the hand-shake is.

@@ -500,8 +500,7 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Sends at most `budget` frames of one queue pair of an endpoint.
-    pub(super) fn transmit_of(&mut self, at: usize, qpn: Qpn, budget: usize) -> TransmittedOf {
-        let now = monotonic_now();
+    pub(super) fn transmit_of(&mut self, now: Nanos, at: usize, qpn: Qpn, budget: usize) -> TransmittedOf {
         self.emit(at, |endpoint, memory, wire| endpoint.transmit_of(now, qpn, budget, memory, wire))
     }
 

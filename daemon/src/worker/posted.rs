@@ -8,7 +8,7 @@
 
 use std::mem;
 
-use roced_transport::qp::ServiceType;
+use roced_transport::{clock::Nanos, qp::ServiceType};
 use roced_types::{Qpn, SessionId};
 
 use super::{
@@ -20,6 +20,9 @@ use super::{
 
 /// Frames that a queue pair of an ended session sends before the next has its turn. A guess.
 const QUANTUM: usize = 16;
+/// Queue pairs of an ended session that are visited by one command: most may have nothing to send,
+/// and other sessions wait for the worker. A guess.
+const VISITS: usize = 256;
 /// Rounds for all queue pairs, as any of them may have work that names an address handle.
 const ROUNDS: usize = 4;
 
@@ -30,8 +33,9 @@ impl<N: Nic> Worker<N> {
         let Some(entry) = entry_of(self.first_entries[at], &self.worker_endpoints[at].endpoint, qpn) else {
             return Answer::Refused(CommandRefused::NoSuchObject, None);
         };
-        let (frames, is_left) = self.send_batch_of(at, entry, qpn, FRAMES_OUT);
-        self.finish_sends(monotonic_now());
+        let now = monotonic_now();
+        let (frames, is_left) = self.send_batch_of(now, at, entry, qpn, FRAMES_OUT);
+        self.finish_sends(now);
         Answer::Sent { frames: frames as u32, is_left }
     }
 
@@ -50,10 +54,11 @@ impl<N: Nic> Worker<N> {
                 }
             }
         }
+        let now = monotonic_now();
         let mut cursor = self.qp_table.end_cursor(slot);
-        let mut sent = 0;
+        let (mut sent, mut visits) = (0, 0);
         let is_left = loop {
-            if sent >= FRAMES_OUT {
+            if sent >= FRAMES_OUT || visits >= VISITS {
                 break true;
             }
             let Some((doorbell, entry, qpn)) = self.qp_table.next_qp_of(slot, cursor.doorbell) else {
@@ -65,15 +70,19 @@ impl<N: Nic> Worker<N> {
                 continue;
             };
             cursor.doorbell = doorbell + 1;
+            visits += 1;
             // A program knows of the sends of a reliable connection which have arrived.
-            let Some(at) = self.endpoint_slot_of(qpn) else { continue };
-            let qp = self.worker_endpoints[at].endpoint.qp(qpn);
-            if qp.is_none_or(|qp| qp.config().service == ServiceType::Rc) {
+            let at = self.endpoint_slot_of(qpn).filter(|at| self.sends_of(*at, qpn).is_some());
+            let Some(at) = at else {
+                self.qp_table.pass_over(slot, doorbell);
                 continue;
-            }
-            let (frames, is_left) = self.send_batch_of(at, entry, qpn, QUANTUM.min(FRAMES_OUT - sent));
+            };
+            let (frames, is_left) = self.send_batch_of(now, at, entry, qpn, QUANTUM.min(FRAMES_OUT - sent));
             sent += frames;
             cursor.is_left |= is_left;
+            if !is_left && self.sends_of(at, qpn) == Some(0) {
+                self.qp_table.pass_over(slot, doorbell);
+            }
             if is_left && frames == 0 {
                 // There is no room for frames: the next batch begins here.
                 cursor.doorbell = doorbell;
@@ -81,13 +90,20 @@ impl<N: Nic> Worker<N> {
             }
         };
         self.qp_table.set_end_cursor(slot, cursor);
-        self.finish_sends(monotonic_now());
+        self.finish_sends(now);
         Answer::Sent { frames: sent as u32, is_left }
+    }
+
+    /// Number of sends that a queue pair without acknowledgments has taken and not sent.
+    fn sends_of(&self, at: usize, qpn: Qpn) -> Option<u32> {
+        let qp = self.worker_endpoints[at].endpoint.qp(qpn)?;
+        let config = qp.config();
+        (config.service != ServiceType::Rc).then(|| config.sizes.send_wrs - qp.send_room())
     }
 
     /// Sends at most `budget` frames of a queue pair; returns their number, and whether there may
     /// be more to send at once. Work that waits for something is not: a neighbor, or its rate.
-    fn send_batch_of(&mut self, at: usize, entry: u32, qpn: Qpn, budget: usize) -> (usize, bool) {
+    fn send_batch_of(&mut self, now: Nanos, at: usize, entry: u32, qpn: Qpn, budget: usize) -> (usize, bool) {
         let mut frames = 0;
         loop {
             // A fault that the control thread was not told of yet: later.
@@ -99,10 +115,9 @@ impl<N: Nic> Worker<N> {
                 self.note_fault(session, fault);
             }
             if frames == budget {
-                let qp = self.worker_endpoints[at].endpoint.qp(qpn);
-                return (frames, qp.is_some_and(|qp| qp.send_room() < qp.config().sizes.send_wrs));
+                return (frames, self.sends_of(at, qpn).is_some_and(|sends| sends > 0));
             }
-            let sent = self.transmit_of(at, qpn, budget - frames);
+            let sent = self.transmit_of(now, at, qpn, budget - frames);
             frames += sent.visits;
             if sent.visits == 0 {
                 return (frames, sent.is_left);

@@ -176,13 +176,18 @@ impl QpTable {
         }
     }
 
-    /// The first queue pair of the session in `slot` with a doorbell from `from` on: doorbell,
-    /// entry and number.
+    /// The first queue pair of the session in `slot` with a doorbell from `from` on that is not
+    /// passed over: doorbell, entry and number.
     pub(super) fn next_qp_of(&self, slot: u32, from: u32) -> Option<(u32, u32, Qpn)> {
         (from..DOORBELLS).find_map(|doorbell| {
             let entry = self.doorbells[doorbell_place(slot, doorbell)].checked_sub(1)?;
             Some((doorbell, entry, self.qps.get(entry)?.rings.qpn))
         })
+    }
+
+    /// The queue pair of this doorbell of the ended session in `slot` has no last work any more.
+    pub(super) fn pass_over(&mut self, slot: u32, doorbell: u32) {
+        self.doorbells[doorbell_place(slot, doorbell)] = 0;
     }
 
     /// True when the session of a queue pair with these rings is here, and their doorbell is free.

@@ -60,6 +60,8 @@ pub(crate) struct QpBase {
     pub(super) grant: u32,
     /// The grant was too small.
     pub(super) wants_grant: bool,
+    /// It begins and repeats no request unless asked: its client is gone.
+    pub(super) is_silent: bool,
     /// The queue pair has failed, and the client was told that it takes no more receives from the
     /// shared queue.
     pub(super) last_wqe_told: bool,

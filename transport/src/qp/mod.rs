@@ -98,8 +98,6 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// The same for the receive queue.
     pub(crate) recv_room_wanted: bool,
-    /// The schedule passes it over: it sends only when asked.
-    pub(crate) is_silent: bool,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
     /// Number of multicast groups that it is attached to.
@@ -135,6 +133,7 @@ impl Qp {
                 srq: None,
                 grant: 0,
                 wants_grant: false,
+                is_silent: false,
                 last_wqe_told: false,
                 receives: 0,
             },
@@ -144,7 +143,6 @@ impl Qp {
             out_of_order: OutOfOrder::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            is_silent: false,
             share: InFlightShare::default(),
             attachments: 0,
         }
@@ -487,6 +485,16 @@ impl Qp {
     /// Sets the number of packets that it may add to those in flight, until the next call.
     pub(crate) const fn set_grant(&mut self, packets: u32) {
         (self.base.grant, self.base.wants_grant) = (packets, false);
+    }
+
+    /// From now on it sends requests, or only answers; returns whether it was silent.
+    pub(crate) const fn set_silent(&mut self, is_silent: bool) -> bool {
+        core::mem::replace(&mut self.base.is_silent, is_silent)
+    }
+
+    /// It is silent, and its service has no answers.
+    pub(crate) fn has_nothing_to_say(&self) -> bool {
+        self.base.is_silent && self.base.config.service != ServiceType::Rc
     }
 
     /// It would have sent more packets than granted.

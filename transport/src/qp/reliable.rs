@@ -93,7 +93,7 @@ impl Reliable {
 
     pub(crate) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
         self.responder.on_timeout(cx.now);
-        if cx.base.state.sends() {
+        if cx.base.state.sends() && !cx.base.is_silent {
             self.requester.on_timeout(cx.now);
             self.completer.on_timeout(&mut self.requester, cx);
         }
@@ -114,7 +114,11 @@ impl Reliable {
 
     pub(crate) fn deadline(&self, base: &QpBase) -> Nanos {
         let answers = self.responder.deadline();
-        if base.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
+        if base.state.sends() && !base.is_silent {
+            answers.min(self.completer.deadline()).min(self.requester.deadline())
+        } else {
+            answers
+        }
     }
 
     /// Sends one frame. Requests and answers alternate: neither a peer that reads without end nor a
@@ -144,7 +148,7 @@ impl Reliable {
         if !request {
             return self.responder.transmit(cx, wire);
         }
-        if !cx.base.state.sends() {
+        if !cx.base.state.sends() || cx.base.is_silent {
             return Transmission::Idle;
         }
         let visit = self.requester.transmit(&mut self.completer, cx, wire);

@@ -32,6 +32,7 @@ mod refusals;
 mod reuse;
 mod rocev1;
 mod selective;
+mod silence;
 mod srq;
 mod states;
 mod time_wait;

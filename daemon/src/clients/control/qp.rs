@@ -27,6 +27,7 @@ use super::{
     mr::nothing,
 };
 use crate::{
+    last_work::SentBatch,
     numbers::random,
     worker::{
         command::{Answer, Command},
@@ -247,16 +248,18 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    /// A batch of the work is sent that was posted to a queue pair before it is destroyed. False if
-    /// more is left.
-    pub(crate) fn send_posted(&mut self, request: Handle) -> bool {
-        let Some(object) = self.objects.qps.get(&request.handle) else { return true };
+    /// A batch of the work is sent that was posted to a queue pair before it is destroyed.
+    pub(crate) fn send_posted(&mut self, request: Handle) -> SentBatch {
+        let Some(object) = self.objects.qps.get(&request.handle) else { return SentBatch::default() };
         // A program knows of the sends of a reliable connection which have arrived.
         if object.service == ServiceType::Rc {
-            return true;
+            return SentBatch::default();
         }
         let (worker, qpn) = (object.worker, object.qpn);
-        !matches!(self.tell(worker, Command::SendPosted(qpn), 0), Ok(Answer::Sent { is_left: true, .. }))
+        match self.tell(worker, Command::SendPosted(qpn), 0) {
+            Ok(Answer::Sent { frames, is_left }) => SentBatch { frames, is_left },
+            _ => SentBatch::default(),
+        }
     }
 
     pub(super) fn destroy_qp(&mut self, request: Handle) -> CallReply<DestroyQp> {
