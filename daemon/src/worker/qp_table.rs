@@ -44,8 +44,6 @@ struct SessionEntry {
     session: WorkerSession,
     /// Queue pairs and shared receive queues.
     users: u32,
-    /// Its doorbells and rings have no turns any more: it is muted, or has ended.
-    closed: bool,
     muted: bool,
     /// Set when it ends.
     end: Option<EndCursor>,
@@ -66,9 +64,9 @@ impl SessionEntry {
         touch(self.session.session, self.session.session);
     }
 
-    const fn mute(&mut self) {
-        self.closed = true;
-        self.muted = true;
+    /// Its doorbells and rings have no turns any more.
+    const fn is_closed(&self) -> bool {
+        self.muted || self.end.is_some()
     }
 }
 
@@ -136,7 +134,7 @@ impl QpTable {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        self.sessions[slot] = Some(SessionEntry { session, users: 0, closed: false, muted: false, end: None });
+        self.sessions[slot] = Some(SessionEntry { session, users: 0, muted: false, end: None });
         Ok(())
     }
 
@@ -158,7 +156,6 @@ impl QpTable {
     pub(super) fn end_session(&mut self, session: SessionId) -> Option<(u32, bool)> {
         let slot = self.slot_of(session)?;
         let entry = self.sessions[slot as usize].as_mut()?;
-        entry.closed = true;
         let is_new = entry.end.is_none();
         entry.end.get_or_insert_default();
         Some((slot, is_new))
@@ -305,7 +302,7 @@ impl QpTable {
         let mut rung = 0;
         for slot in &self.live {
             let Some(entry) = &self.sessions[*slot as usize] else { continue };
-            if entry.closed {
+            if entry.is_closed() {
                 continue;
             }
             entry.touch();
@@ -322,12 +319,14 @@ impl QpTable {
 
     /// A doorbell waits to be drained.
     pub fn any_doorbell(&self) -> bool {
-        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|entry| !entry.closed).any(
-            |entry| {
+        self.live
+            .iter()
+            .filter_map(|slot| self.sessions[*slot as usize].as_ref())
+            .filter(|entry| !entry.is_closed())
+            .any(|entry| {
                 entry.touch();
                 any_doorbell(&entry.session.doorbells)
-            },
-        )
+            })
     }
 
     /// The queue pair in `entry` waits for a visit.
@@ -351,7 +350,7 @@ impl QpTable {
     /// of each direction, at most as many as the endpoint has room for. When there may be more it
     /// wants another turn.
     pub fn serve(&mut self, entry: u32, endpoint: &mut Endpoint) -> Served {
-        self.serve_if(entry, endpoint, |session| !session.closed)
+        self.serve_if(entry, endpoint, |session| !session.is_closed())
     }
 
     /// As [`Self::serve`], also for a queue pair of an ended session.
@@ -377,7 +376,7 @@ impl QpTable {
                 }
             }
             Err(fault) => {
-                session.mute();
+                session.muted = true;
                 served.fault = Some((qp.rings.session, fault));
             }
         }
@@ -390,7 +389,7 @@ impl QpTable {
         let entry = self.srq_entry(index);
         let Some(srq) = self.srqs.get_mut(index) else { return served };
         let session = self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues");
-        if session.closed {
+        if session.is_closed() {
             return served;
         }
         session.touch();
@@ -402,7 +401,7 @@ impl QpTable {
                 }
             }
             Err(fault) => {
-                session.mute();
+                session.muted = true;
                 served.fault = Some((srq.ring.session, fault));
             }
         }
