@@ -10,7 +10,10 @@ mod passive;
 mod receive;
 mod sidr;
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 use core::time::Duration;
 
 use roced_types::{DeviceId, Qpn};
@@ -26,6 +29,7 @@ use crate::{
     connection::{CmConnection, CmState, ListenerRef, PeerAddress, Repeated},
     counters::CmCounters,
     event::CmEvent,
+    number_filter::NumberFilter,
     random::{Generator, NumberUse},
     refused::{RefusalCause, RefusedConnection},
     time,
@@ -61,12 +65,21 @@ pub struct CmTransmit {
 }
 
 /// Settings of a connection manager.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CmConfig {
     /// Seed of unpredictable numbers: random bytes of the kernel, except in tests.
     pub seed: [u8; 32],
     /// Connections at a time, those in TIMEWAIT included.
     pub connections_max: usize,
+    /// Where the numbers of connections are entered, for other threads.
+    pub numbers: Arc<NumberFilter>,
+}
+
+impl CmConfig {
+    /// With a set of numbers of its own.
+    pub fn new(seed: [u8; 32], connections_max: usize) -> Self {
+        Self { seed, connections_max, numbers: Arc::default() }
+    }
 }
 
 /// Connections without their program, at most: this part of all. By default a user has half of
@@ -115,6 +128,7 @@ pub struct ConnectionManager {
     /// Time of the last call that gave one.
     now: Duration,
     connections: BTreeMap<CommId, CmConnection>,
+    numbers: Arc<NumberFilter>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
     /// Connections of each peer that it has confirmed, and that are not over.
@@ -145,6 +159,7 @@ impl ConnectionManager {
             random: Generator::new(config.seed, NumberUse::Connections),
             now: Duration::ZERO,
             connections: BTreeMap::new(),
+            numbers: Arc::clone(&config.numbers),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
             confirmed: BTreeMap::new(),
@@ -347,6 +362,7 @@ impl ConnectionManager {
             }
         };
         self.connections.insert(id, connection);
+        self.numbers.add(id);
         self.index(id);
         Ok(id)
     }
@@ -540,6 +556,7 @@ impl ConnectionManager {
         self.leave_backlog(id);
         self.unmark_confirmed(id);
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.numbers.remove(id);
         if let Some(place) = connection.orphan_place {
             self.orphans.remove(connection.account, place);
         }

@@ -24,10 +24,7 @@ proptest! {
             1..120,
         ),
     ) {
-        let mut manager = ConnectionManager::new(&CmConfig {
-            seed: [1; 32],
-            connections_max: CONNECTIONS_MAX,
-        });
+        let mut manager = ConnectionManager::new(&CmConfig::new([1; 32], CONNECTIONS_MAX));
         manager.listen(SERVICE, 4).expect("free");
         let wanted = Connect {
             peer: PEER,

@@ -71,8 +71,8 @@ use crate::{
     worker::{
         command::{Command, QueueMailbox},
         events::EventReceiver,
-        management::MadReceiver,
         poll_loop::Worker,
+        received_mads::MadReceiver,
         workers::Workers,
     },
 };
@@ -250,7 +250,7 @@ impl Daemon {
         let Started { devices, mut workers, queue_mailboxes, threads, events, mads, board } =
             start::start(&config, &checked)?;
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
-        let clients = Clients::new(listener, setups, config.limits.clone(), board)
+        let clients = Clients::new(listener, setups, config.limits.clone(), board, mads.filters())
             .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
         let mut net = checked.net;
         for device in &devices {

@@ -162,6 +162,12 @@ pub fn receiver_number(bytes: &[u8; MAD_BYTES]) -> Option<CommId> {
     }
 }
 
+/// Whether a datagram asks for something new. Looks at nothing but its attribute.
+pub fn is_request(bytes: &[u8; MAD_BYTES]) -> bool {
+    let attribute = Attribute::from_number(u16::from_be_bytes([bytes[16], bytes[17]]));
+    matches!(attribute, Some(Attribute::Req | Attribute::SidrReq))
+}
+
 impl Mad {
     /// The datagram in `bytes`, the payload of a datagram to queue pair 1.
     ///

@@ -22,7 +22,7 @@ mod sidr;
 pub use cma::{CmaAddress, CmaHeader, CmaHeaderError};
 pub use connection::{Rep, Req, ReservedService, Rtu, TransportService};
 pub use ending::{Drep, Dreq};
-pub use mad::{Attribute, CmMessage, Discard, MAD_BYTES, Mad, receiver_number};
+pub use mad::{Attribute, CmMessage, Discard, MAD_BYTES, Mad, is_request, receiver_number};
 pub use path::ConnectionPath;
 pub use refusal::{AdditionalInfo, Mra, Rej, RejectedMessage, reject_reason};
 pub use service_id::{PortSpace, ServiceId};

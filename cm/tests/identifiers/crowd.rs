@@ -37,7 +37,7 @@ struct Crowd {
 impl Crowd {
     fn new(service: IdService, backlog: u32, existing: std::ops::Range<u32>) -> Self {
         let mut world = World::new();
-        world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 100_000 }, 50_000);
+        world.ids[1] = Identifiers::new(&CmConfig::new([2; 32], 100_000), 50_000);
         let listener = world.listen(service, backlog);
         world.hosts[1].knows_peers = false;
         Self { world, listener, existing, coming: Vec::new(), served: Vec::new() }

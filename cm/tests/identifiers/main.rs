@@ -288,7 +288,7 @@ fn a_backlog_counts_requests_that_were_not_taken() {
 #[test]
 fn requests_of_peers_count_against_the_user_that_listens() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 10_000 }, 3);
+    world.ids[1] = Identifiers::new(&CmConfig::new([2; 32], 10_000), 3);
     world.ids[1].add_owner(OWNER, 7);
     world.listen(IdService::Reliable, 0);
     let active: Vec<IdKey> = (0..5).map(|_| world.routed(IdService::Reliable)).collect();
@@ -310,7 +310,7 @@ fn requests_of_peers_count_against_the_user_that_listens() {
 #[test]
 fn refused_requests_of_a_user_take_no_places_of_others() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&CmConfig { seed: [2; 32], connections_max: 1 << 15 }, 1000);
+    world.ids[1] = Identifiers::new(&CmConfig::new([2; 32], 1 << 15), 1000);
     let owners = [(OWNER, 7), (OwnerId(2), 8)];
     for (at, (owner, account)) in owners.into_iter().enumerate() {
         let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
@@ -586,7 +586,7 @@ fn events_follow_an_identifier_to_another_channel() {
 /// Steps through all of an owner would take minutes.
 #[test]
 fn identifiers_of_other_channels_are_not_looked_at() {
-    let mut ids = Identifiers::new(&CmConfig { seed: [1; 32], connections_max: 1 }, 100_000);
+    let mut ids = Identifiers::new(&CmConfig::new([1; 32], 1), 100_000);
     let start = Instant::now();
     for channel in 1..=40_000 {
         ids.create(OWNER, channel, 1, PortSpace::Tcp, IdService::Reliable).expect("there is room");

@@ -44,7 +44,7 @@ fn known_peers_have_a_part_of_the_backlog_for_themselves() {
 #[test]
 fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&roced_cm::CmConfig { seed: [2; 32], connections_max: 10_000 }, 5000);
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
     let listener = world.listen(IdService::Reliable, 0);
     world.hosts[1].knows_peers = false;
     let ask = |world: &mut World, number: u32| {
@@ -115,7 +115,7 @@ fn a_peer_with_a_connection_is_no_stranger() {
 #[test]
 fn unconfirmed_requests_of_a_known_peer_are_bounded() {
     let mut world = World::new();
-    world.ids[1] = Identifiers::new(&roced_cm::CmConfig { seed: [2; 32], connections_max: 10_000 }, 5000);
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
     world.listen(IdService::Reliable, 0);
     let to = world.hosts[1].address();
     let accepted = (0..2000).take_while(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();

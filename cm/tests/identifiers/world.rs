@@ -28,7 +28,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let ids = |seed| Identifiers::new(&CmConfig { seed: [seed; 32], connections_max: 10_000 }, 1000);
+        let ids = |seed| Identifiers::new(&CmConfig::new([seed; 32], 10_000), 1000);
         Self {
             now: SECOND,
             hosts: [1, 2].map(|number| FakeHost::new(number, 40_000..=40_063)),

@@ -109,7 +109,7 @@ pub(crate) fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
 pub(crate) fn manager(host: u64, seed: u64, connections_max: usize) -> ConnectionManager {
     let mut bytes = [host as u8; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let mut manager = ConnectionManager::new(&CmConfig { seed: bytes, connections_max });
+    let mut manager = ConnectionManager::new(&CmConfig::new(bytes, connections_max));
     manager.set_adapter(DeviceId(0), CaGuid(100 + host));
     manager
 }

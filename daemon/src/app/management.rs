@@ -13,7 +13,7 @@ use super::{Daemon, NetworkView};
 use crate::{
     clients::Clients,
     environment::Environment,
-    worker::{management::MadReceiver, workers::Workers},
+    worker::{received_mads::MadReceiver, workers::Workers},
 };
 
 /// Datagrams before everything else has its turn. A guess: each takes microseconds.

@@ -49,6 +49,7 @@ use crate::{
     worker::{
         command::{self, Answer, Command},
         endpoints::EndpointLocation,
+        received_mads::MadFilters,
     },
 };
 
@@ -75,10 +76,15 @@ pub(crate) struct Registry {
 impl Registry {
     /// # Errors
     /// The kernel's: no random bytes.
-    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: LimitsConfig, board: SleepBoard) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        devices: Vec<DeviceSetup>,
+        limits: LimitsConfig,
+        board: SleepBoard,
+        filters: &MadFilters,
+    ) -> Result<Self, Errno> {
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {
-            cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?),
+            cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?, filters),
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,

@@ -64,7 +64,7 @@ use crate::{
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,
-        management::ReceivedMad,
+        received_mads::{MadFilters, ReceivedMad},
     },
 };
 
@@ -128,11 +128,12 @@ impl Clients {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
+        filters: &MadFilters,
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
-        let registry = Registry::new(devices, limits, board)?;
+        let registry = Registry::new(devices, limits, board, filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,

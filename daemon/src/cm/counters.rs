@@ -48,6 +48,7 @@ impl ConnectionService {
             ("cm_no_room", counters.no_room),
             ("cm_wrong_address", self.wrong_address),
             ("cm_receive_dropped", self.intake.dropped),
+            ("cm_unknown_dropped", self.intake.unknown_dropped),
             ("cm_send_dropped", self.routes.dropped),
         ];
         for (attribute, [sent, repeated, received, duplicates]) in NAMES {

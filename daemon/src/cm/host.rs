@@ -13,7 +13,7 @@ use super::{CmDevice, IdOwner, channel::EventChannel, known_peers::KnownPeers, m
 use crate::{
     environment::{Environment, Network},
     net::{GidTableEntry, RoceVersion},
-    worker::management::ReceivedMad,
+    worker::received_mads::ReceivedMad,
 };
 
 /// What a path of Linux leaves for headers: IPv6 or GRH, UDP, BTH, XRC, atomic, ICRC.

@@ -3,10 +3,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Instant,
 };
 
 use roced_cm::PeerAddress;
+
+use crate::worker::received_mads::PeerFilter;
 
 /// Known peers. A guess; those that were heard the longest ago are forgotten.
 const KNOWN_MAX: usize = 1 << 12;
@@ -16,19 +19,29 @@ const KNOWN_MAX: usize = 1 << 12;
 pub(super) struct KnownPeers {
     heard: BTreeMap<PeerAddress, Instant>,
     oldest: BTreeSet<(Instant, PeerAddress)>,
+    /// Their addresses, for workers.
+    filter: Arc<PeerFilter>,
 }
 
 impl KnownPeers {
+    /// No peer is known yet; `filter` has those that are.
+    pub(super) fn new(filter: Arc<PeerFilter>) -> Self {
+        Self { filter, ..Self::default() }
+    }
+
     /// A peer has named a connection of ours.
     pub(super) fn heard(&mut self, peer: PeerAddress, now: Instant) {
         if let Some(before) = self.heard.insert(peer, now) {
             self.oldest.remove(&(before, peer));
+        } else {
+            self.filter.add(&peer.remote);
         }
         self.oldest.insert((now, peer));
         if self.heard.len() > KNOWN_MAX
             && let Some((_, oldest)) = self.oldest.pop_first()
         {
             self.heard.remove(&oldest);
+            self.filter.remove(&oldest.remote);
         }
     }
 

@@ -19,7 +19,12 @@ use roced_transport::{
 };
 use roced_types::{Qpn, address_of};
 
-use super::{CmDevice, host::entry_of, unsent::UnsentMads};
+use super::{
+    CmDevice,
+    host::entry_of,
+    rate::{Rate, RateBudget},
+    unsent::UnsentMads,
+};
 use crate::{
     environment::Environment,
     net::{FollowId, NextHop},
@@ -42,16 +47,16 @@ const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 const STRANGER: u32 = u32::MAX;
 
 /// New ways for strangers at once, and how soon another one.
-const FOR_STRANGERS: AnswerRate = AnswerRate { at_once: 256, every: Duration::from_millis(5) };
+const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
 /// New ways for answers of connections, which strangers cause as well: a thousand hosts that start
 /// at one moment. How many of them exist, listeners look after.
-const FOR_ANSWERS: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_millis(2) };
+const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
 
 /// Answers to one peer about connections that this host does not have. A flood of datagrams in the
 /// name of a peer would otherwise become a flood of answers to it; they are repeated by a peer that
 /// means them.
-const ABOUT_UNKNOWN: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_micros(250) };
+const ABOUT_UNKNOWN: Rate = Rate { at_once: 1024, every: Duration::from_micros(250) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -61,7 +66,7 @@ struct MadRoute {
     next: NextHop,
     /// The user that asked for it.
     account: u32,
-    about_unknown: AnswerBudget,
+    about_unknown: RateBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
 }
@@ -74,47 +79,14 @@ pub(super) struct MadRoutes {
     /// Ways of each user with a neighbor that is being asked.
     resolving: BTreeMap<u32, usize>,
     unsent: UnsentMads,
-    for_strangers: AnswerBudget,
-    for_answers: AnswerBudget,
+    for_strangers: RateBudget,
+    for_answers: RateBudget,
     /// The rates do not count.
     has_no_limits: bool,
     /// When unused ways were looked for.
     looked: Instant,
     /// Datagrams that were not sent: no way, or too many that wait.
     pub(super) dropped: u64,
-}
-
-/// A rate of answers, or of new ways for them.
-#[derive(Clone, Copy, Debug)]
-struct AnswerRate {
-    at_once: u32,
-    every: Duration,
-}
-
-/// Answers or ways that no program asked for, at a bounded rate.
-#[derive(Debug)]
-struct AnswerBudget {
-    rate: AnswerRate,
-    left: u32,
-    refilled: Instant,
-}
-
-impl AnswerBudget {
-    fn new(rate: AnswerRate) -> Self {
-        Self { rate, left: rate.at_once, refilled: Instant::now() }
-    }
-
-    /// One more, if there may be.
-    fn take(&mut self) -> bool {
-        let more = (self.refilled.elapsed().as_micros() / self.rate.every.as_micros()) as u32;
-        if more > 0 {
-            self.left = self.left.saturating_add(more).min(self.rate.at_once);
-            self.refilled = Instant::now();
-        }
-        let may = self.left > 0;
-        self.left -= u32::from(may);
-        may
-    }
 }
 
 impl Default for MadRoutes {
@@ -124,8 +96,8 @@ impl Default for MadRoutes {
             by_follow: BTreeMap::new(),
             resolving: BTreeMap::new(),
             unsent: UnsentMads::default(),
-            for_strangers: AnswerBudget::new(FOR_STRANGERS),
-            for_answers: AnswerBudget::new(FOR_ANSWERS),
+            for_strangers: RateBudget::new(FOR_STRANGERS),
+            for_answers: RateBudget::new(FOR_ANSWERS),
             has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,
@@ -174,7 +146,7 @@ impl MadRoutes {
                     follow,
                     next,
                     account,
-                    about_unknown: AnswerBudget::new(ABOUT_UNKNOWN),
+                    about_unknown: RateBudget::new(ABOUT_UNKNOWN),
                     waiting: VecDeque::new(),
                     used: now,
                 },
@@ -318,20 +290,4 @@ fn emit(
     };
     let Ok(path) = Path::new(&spec) else { return false };
     unsent.send(device.worker, OutgoingMad { device: peer.device, path, bytes }, &mut *environment.workers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_has_a_burst_and_then_one_at_a_time() {
-        let never = Duration::from_secs(3600);
-        let mut budget = AnswerBudget::new(AnswerRate { at_once: 3, every: never });
-        assert_eq!([(); 5].map(|()| budget.take()), [true, true, true, false, false]);
-        budget.refilled -= never;
-        assert_eq!([(); 2].map(|()| budget.take()), [true, false]);
-        budget.refilled -= never * 9;
-        assert_eq!([(); 4].map(|()| budget.take()), [true, true, true, false], "no more than the burst");
-    }
 }

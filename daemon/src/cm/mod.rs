@@ -16,12 +16,14 @@ mod host;
 mod intake;
 mod known_peers;
 mod mad_routes;
+mod rate;
 mod refusals;
 mod unsent;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     os::fd::OwnedFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -51,7 +53,7 @@ use crate::{
     config::CmLimits,
     environment::Environment,
     net::{FollowId, NextHop},
-    worker::management::ReceivedMad,
+    worker::received_mads::{MadFilters, ReceivedMad},
 };
 
 /// Event channels of a user, unless the config has the limit: this part of the files that the
@@ -128,8 +130,10 @@ pub(crate) struct Interest {
 const ENDED_AT_ONCE: usize = 256;
 
 impl ConnectionService {
-    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32]) -> Self {
-        let config = CmConfig { seed, connections_max: limits.connections as usize };
+    /// `filters`: by these workers tell datagrams apart.
+    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32], filters: &MadFilters) -> Self {
+        let numbers = Arc::clone(&filters.numbers);
+        let config = CmConfig { seed, connections_max: limits.connections as usize, numbers };
         Self {
             ids: Identifiers::new(&config, limits.ids_of_user),
             limits,
@@ -144,7 +148,7 @@ impl ConnectionService {
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
             intake: Intake::default(),
-            known: KnownPeers::default(),
+            known: KnownPeers::new(Arc::clone(&filters.peers)),
             wrong_address: 0,
             refusals: RefusalLog::default(),
             epoch: Instant::now(),

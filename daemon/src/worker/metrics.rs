@@ -36,10 +36,14 @@ pub struct WorkerCounters {
     pub acks_waited: u64,
     /// Management datagrams passed to the control thread.
     pub mads_received: u64,
-    /// Received management datagrams dropped because the control thread's queue was full.
+    /// Received answers and requests dropped because as many wait for the control thread as its
+    /// queue for such holds.
     pub mads_queue_full: u64,
-    /// Received management datagrams dropped because too many of their peer's share waited.
+    /// Received answers and requests dropped because too many of their peer's share waited.
     pub mads_share_full: u64,
+    /// Received management datagrams dropped that name no connection of this host: more came than
+    /// the control thread takes.
+    pub mads_unknown_dropped: u64,
     /// Management datagrams taken from the control thread and passed to an endpoint.
     pub mads_sent: u64,
     /// Management datagrams of the control thread dropped: its queue to this worker or that of the
@@ -61,6 +65,7 @@ impl WorkerCounters {
             ("mads_received", self.mads_received),
             ("mads_queue_full", self.mads_queue_full),
             ("mads_share_full", self.mads_share_full),
+            ("mads_unknown_dropped", self.mads_unknown_dropped),
             ("mads_sent", self.mads_sent),
             ("mads_send_dropped", self.mads_send_dropped),
         ]

@@ -31,6 +31,7 @@ pub mod poll_loop;
 mod posted;
 pub mod qp_table;
 pub mod ready;
+pub mod received_mads;
 mod route;
 pub mod table;
 pub mod tx_dispatch;

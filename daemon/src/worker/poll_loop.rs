@@ -55,10 +55,11 @@ use super::{
     events::{EventSender, WorkerEvent},
     handoff::{BufferKind, Handoff, PacketBuffer},
     idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
-    management::{MadDrop, MadOutlet, MadSender, OutgoingMads, ReceivedMad},
+    management::{MadOutlet, OutgoingMads},
     metrics::WorkerCounters,
     nic::Nic,
     qp_table::{QpTable, entry_of},
+    received_mads::{MadDrop, MadSender, ReceivedMad},
     route::{FrameRoute, route},
     tx_dispatch::TxDispatch,
     wake::Waker,
@@ -464,6 +465,7 @@ impl<N: Nic> Worker<N> {
                     Ok(()) => self.counters.mads_received += 1,
                     Err(MadDrop::QueueFull) => self.counters.mads_queue_full += 1,
                     Err(MadDrop::ShareFull) => self.counters.mads_share_full += 1,
+                    Err(MadDrop::AboutUnknown) => self.counters.mads_unknown_dropped += 1,
                 }
                 passed += 1;
             }

@@ -19,9 +19,10 @@ use roced::worker::{
     handoff::handoffs,
     idle::Policy,
     mailbox::mailbox,
-    management::{MadReceiver, OutgoingMads, mads},
+    management::OutgoingMads,
     nic::Nic,
     poll_loop::{Worker, WorkerEndpoint, WorkerParts},
+    received_mads::{MadReceiver, mads},
     wake::Waker,
     workers::{WorkerHandle, Workers},
 };

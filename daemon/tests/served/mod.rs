@@ -45,10 +45,11 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
-        management::{OutgoingMad, OutgoingMads, mads},
+        management::{OutgoingMad, OutgoingMads},
         metrics::WorkerSnapshot,
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
+        received_mads::mads,
         wake::Waker,
         workers::{self, WorkerHandle},
     },
@@ -399,7 +400,7 @@ impl Control {
         let endpoints = Arc::new(endpoints.expect("few workers"));
         let wakers: Vec<_> = (0..how.workers).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (events, senders) = events(how.workers as usize).expect("an eventfd");
-        let (_mads, mad_senders) = mads(how.workers as usize).expect("an eventfd");
+        let (mads, mad_senders) = mads(how.workers as usize).expect("an eventfd");
         let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(how.workers).expect("a memfd");
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
@@ -457,7 +458,7 @@ impl Control {
         };
         let told = Arc::clone(&self.network.told);
         let mut workers = MaybeStuck { workers: workers::Workers::new(handles, endpoints), told };
-        let mut clients = Clients::new(listener, vec![setup], how.limits, board).expect("an epoll set");
+        let mut clients = Clients::new(listener, vec![setup], how.limits, board, mads.filters()).expect("an epoll set");
         if let Some((most, most_of_a_user)) = how.mappings {
             clients = clients.with_mappings(most, most_of_a_user);
         }

@@ -425,9 +425,18 @@ fn mac(lab: &Lab, host: Host) -> Result<String> {
     Ok(links[0]["address"].as_str().context("eth0 has an address")?.to_owned())
 }
 
+/// Answers and requests that a host received and had no room for on their way to the connection
+/// manager.
+fn without_room(lab: &Lab, host: Host) -> Result<u64> {
+    let counters =
+        [("worker/*", "mads_queue_full"), ("worker/*", "mads_share_full"), ("control", "cm_receive_dropped")];
+    counters.into_iter().map(|(groups, name)| lab.counter(host, groups, name)).sum()
+}
+
 /// Management datagrams at full rate: requests of hosts that do not exist to a listener, and
 /// answers with any numbers. A peer goes on to connect to that listener a hundred times a second,
-/// data moves and is right, and in the end nothing is left.
+/// data moves and is right, and in the end nothing is left. Answers that name no connection, half of
+/// them in the name of that peer, take no room of others.
 pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()> {
     const PORT: &str = "18700";
     let lab = Lab::up(&[])?;
@@ -449,9 +458,12 @@ pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()>
         let time_s = seconds.to_string();
         let transfer = ["bw", PEER_IPV4, "--op", "write", "--seconds", &time_s];
         let transfer = lab.start(Host::A, "roce-perf", &transfer)?;
+        let before = without_room(&lab, Host::B)?;
         let told = connect(100 * seconds)?.end(LIMIT)?.success().context(content)?;
         let moved = transfer.end(LIMIT)?.success().context(content)?;
         let flooded = flood.end(LIMIT)?.success()?;
+        let lost = without_room(&lab, Host::B)? - before;
+        ensure!(content == "requests" || lost == 0, "{content}: {lost} answers or requests had no room");
         print!("\n    {content}: {}; {}\n{moved}", flooded.trim(), told.trim());
     }
     server.signal(Signal::SIGKILL)?;

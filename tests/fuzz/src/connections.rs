@@ -47,7 +47,7 @@ struct Machine {
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut machine = Machine {
-        ids: Identifiers::new(&CmConfig { seed: [1; 32], connections_max: CONNECTIONS_MAX }, 1000),
+        ids: Identifiers::new(&CmConfig::new([1; 32], CONNECTIONS_MAX), 1000),
         network: FakeHost::new(1, 50_000..=50_003),
         now: Duration::from_secs(1),
         keys: Vec::new(),

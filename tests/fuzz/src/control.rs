@@ -30,6 +30,7 @@ use roced::{
     config::{ClientLimits, DeviceLimits, LimitsConfig},
     environment::Environment,
     net::{FollowId, NetworkChange, NextHop},
+    worker::received_mads::MadFilters,
 };
 use roced_abi::{
     VERSION,
@@ -235,7 +236,7 @@ impl Daemon {
             endpoints: crew.places.clone(),
             qps_per_endpoint: QPS,
         };
-        let clients = Clients::new(listener, vec![setup], limits, board).expect("an epoll set");
+        let clients = Clients::new(listener, vec![setup], limits, board, &MadFilters::default()).expect("an epoll set");
         Self { clients, crew, net: Net::new(), raws: [const { None }; CLIENTS], socket }
     }
 

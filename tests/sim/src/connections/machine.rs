@@ -48,7 +48,7 @@ impl Machine {
     pub(crate) fn new(host: usize, life: u32, manners: &Manners, random: &mut Random) -> Self {
         let mut seed = [0; 32];
         seed.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&random.next().to_le_bytes()));
-        let config = CmConfig { seed, connections_max: manners.connections_max };
+        let config = CmConfig::new(seed, manners.connections_max);
         let mut ids = Identifiers::new(&config, manners.of_account_max);
         for owner in 0..OWNERS {
             ids.add_owner(OwnerId(owner), account_of(OwnerId(owner)));
