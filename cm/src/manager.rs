@@ -207,6 +207,11 @@ impl ConnectionManager {
         self.timers.first().map(|(at, _)| *at)
     }
 
+    /// Numbers of its connections.
+    pub fn numbers(&self) -> &NumberFilter {
+        &self.numbers
+    }
+
     /// Counters so far.
     pub const fn counters(&self) -> &CmCounters {
         &self.counters

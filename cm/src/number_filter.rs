@@ -68,6 +68,11 @@ impl NumberFilter {
         self.0.remove(id.0 as usize);
     }
 
+    /// No number is in use.
+    pub fn is_empty(&self) -> bool {
+        self.0.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
+    }
+
     /// Whether a datagram may name a connection of this host. Not: whether it comes from its peer.
     pub fn may_be_named(&self, bytes: &[u8; MAD_BYTES]) -> bool {
         receiver_number(bytes).is_some_and(|id| self.0.may_contain(id.0 as usize))

@@ -271,7 +271,11 @@ impl World {
             self.now = self.now.max(next);
             while let Some(entry) = self.network.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (host, from, bytes) = entry.remove();
-                self.managers[host].on_datagram(from, &bytes, self.now);
+                let manager = &mut self.managers[host];
+                let datagram = bytes.as_slice().try_into().expect("a whole datagram");
+                let is_answer = manager.is_answer(from, datagram);
+                assert!(!is_answer || manager.numbers().may_be_named(datagram), "a worker takes it for a stranger's");
+                manager.on_datagram(from, &bytes, self.now);
                 self.settle();
             }
             while let Some((at, host, id, plan)) = self.plans.first().copied().filter(|(at, ..)| *at <= self.now) {
@@ -307,6 +311,7 @@ impl World {
         for (host, manager) in self.managers.iter().enumerate() {
             assert!(manager.is_empty(), "host {host} keeps {} connections", manager.len());
             assert_eq!(manager.poll_timeout(), None, "host {host} has a timer for nothing");
+            assert!(manager.numbers().is_empty(), "host {host} keeps numbers of connections that are gone");
         }
     }
 }
