@@ -508,15 +508,19 @@ impl Completer {
         self.renew_retries(base);
         (self.gap_asked, self.nak) = (None, None);
         let oldest = self.unacknowledged;
-        self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
-        self.put_off_refusal(base, now);
-        self.selective.on_progress(self.unacknowledged, requester, base, now);
-        let (position, packet) = self.place(queue);
-        requester.skip_to(position, packet, self.unacknowledged);
-        if requester.cursor() == self.unacknowledged {
+        if self.behind.is_some() {
+            self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
+            self.put_off_refusal(base, now);
+        }
+        self.selective.on_progress(oldest, requester, base, now);
+        if requester.cursor().distance_from(oldest) < 0 {
+            let (position, packet) = self.place(queue);
+            requester.skip_to(position, packet, oldest);
+        }
+        if requester.cursor() == oldest {
             self.ack_deadline = Nanos::NEVER;
             self.selective.stop();
-        } else if self.asked.distance_from(self.unacknowledged) >= 0 {
+        } else if self.asked.distance_from(oldest) >= 0 {
             self.restart_timer(base, now);
         } else {
             // No answer was requested yet for the outstanding packets.
