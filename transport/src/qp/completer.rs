@@ -285,6 +285,7 @@ impl Completer {
     }
 
     /// Fails the entry that cannot be sent, once it is the oldest.
+    #[inline]
     pub(crate) fn fail_refused<A: App>(&mut self, requester: &Requester, cx: &mut Context<'_, A>) {
         if let Some((position, status)) = requester.refused()
             && position == cx.send_queue.head()
