@@ -7,8 +7,6 @@
 
 mod retries;
 
-use core::ops::RangeInclusive;
-
 use roced_types::{SendOp, Status};
 
 use super::{
@@ -287,6 +285,7 @@ impl Completer {
     }
 
     /// Fails the entry that cannot be sent, once it is the oldest.
+    #[inline]
     pub(crate) fn fail_refused<A: App>(&mut self, requester: &Requester, cx: &mut Context<'_, A>) {
         if let Some((position, status)) = requester.refused()
             && position == cx.send_queue.head()
@@ -356,18 +355,18 @@ impl Completer {
         if self.advance(psn, requester, cx).is_err() {
             return Err(self.on_response_gap(before, packet, requester, cx));
         }
-        let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
-        if cx.send_queue.is_empty() || !answers(cx.send_queue.entry(cx.send_queue.head())) {
+        let answers = |entry: &&SendEntry| entry.is_read() || entry.is_placement();
+        let Some(entry) = cx.send_queue.oldest().filter(answers) else {
             return Err(DropReason::UnexpectedResponse);
-        }
-        let position = cx.send_queue.head();
-        let entry = *cx.send_queue.entry(position);
-        let at = psn.offset_from(entry.first_psn);
+        };
+        let (op, at) = (entry.op, psn.offset_from(entry.first_psn));
         let chunk = requester.read_chunk(cx.base.attributes.max_rd_atomic);
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
-        let may_end = ends_chunk || self.selective.is_part_asked(psn);
-        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, cx.base.mtu()) {
+        let ends = packet.info.position.ends();
+        let ends_as_asked = ends == ends_chunk || ends && self.selective.is_part_asked(psn);
+        let mtu = cx.base.mtu();
+        if let Err(status) = check_response(packet, entry, at, ends_as_asked, mtu) {
             if cx.base.is_buffered {
                 // It will be requested again.
                 self.selective.remember_dropped(psn);
@@ -376,8 +375,8 @@ impl Completer {
             self.fail_oldest(status, cx);
             return Err(DropReason::UnexpectedResponse);
         }
-        if let WorkData::Sges(sges) = cx.send_queue.data(position) {
-            let mut cursor = SgeCursor::new(sges, u64::from(at) * cx.base.mtu() as u64);
+        if let WorkData::Sges(sges) = cx.send_queue.data(cx.send_queue.head()) {
+            let mut cursor = SgeCursor::new(sges, u64::from(at) * mtu as u64);
             let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.pd(), cx.app, piece));
             match placed {
                 Ok(()) => {}
@@ -389,16 +388,14 @@ impl Completer {
                 }
             }
         }
-        if packet.info.position.ends() && !ends_chunk {
+        if ends && !ends_chunk {
             self.selective.on_part_answered();
         }
-        let next = psn.plus(1);
         if ends_chunk {
             requester.on_answered();
         }
-        (self.unacknowledged, self.last) = (next, Some(entry.op));
-        if ends_entry {
-            cx.send_queue.pop();
+        (self.unacknowledged, self.last) = (psn.plus(1), Some(op));
+        if ends_entry && let Some(entry) = cx.send_queue.pop() {
             cx.complete_send(&entry, Status::Success);
         }
         self.on_progress(cx.base, cx.send_queue, requester, cx.now);
@@ -417,8 +414,7 @@ impl Completer {
         if self.advance(psn, requester, cx).is_err() {
             return Err(self.on_response_gap(before, packet, requester, cx));
         }
-        let position = cx.send_queue.head();
-        let entry = (!cx.send_queue.is_empty()).then(|| *cx.send_queue.entry(position)).filter(SendEntry::is_atomic);
+        let entry = cx.send_queue.oldest().copied().filter(SendEntry::is_atomic);
         let (Some(entry), Some(answer)) = (entry, packet.atomic_ack) else {
             return Err(DropReason::UnexpectedResponse);
         };
@@ -426,7 +422,7 @@ impl Completer {
             self.fail_oldest(Status::BadResponse, cx);
             return Err(DropReason::UnexpectedResponse);
         }
-        if let WorkData::Sges(sges) = cx.send_queue.data(position) {
+        if let WorkData::Sges(sges) = cx.send_queue.data(cx.send_queue.head()) {
             // As verbs define it: in the byte order of this host; the operation itself used the
             // byte order of the peer's host.
             let original = answer.original.to_ne_bytes();
@@ -508,15 +504,19 @@ impl Completer {
         self.renew_retries(base);
         (self.gap_asked, self.nak) = (None, None);
         let oldest = self.unacknowledged;
-        self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
-        self.put_off_refusal(base, now);
-        self.selective.on_progress(self.unacknowledged, requester, base, now);
-        let (position, packet) = self.place(queue);
-        requester.skip_to(position, packet, self.unacknowledged);
-        if requester.cursor() == self.unacknowledged {
+        if self.behind.is_some() {
+            self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
+            self.put_off_refusal(base, now);
+        }
+        self.selective.on_progress(oldest, requester, base, now);
+        if requester.cursor().distance_from(oldest) < 0 {
+            let (position, packet) = self.place(queue);
+            requester.skip_to(position, packet, oldest);
+        }
+        if requester.cursor() == oldest {
             self.ack_deadline = Nanos::NEVER;
             self.selective.stop();
-        } else if self.asked.distance_from(self.unacknowledged) >= 0 {
+        } else if self.asked.distance_from(oldest) >= 0 {
             self.restart_timer(base, now);
         } else {
             // No answer was requested yet for the outstanding packets.
@@ -527,10 +527,9 @@ impl Completer {
     /// Position in the queue of the oldest unacknowledged PSN.
     pub(super) fn place(&self, queue: &SendQueue) -> (u32, u32) {
         let position = queue.head();
-        if queue.is_empty() {
+        let Some(entry) = queue.oldest() else {
             return (position, 0);
-        }
-        let entry = queue.entry(position);
+        };
         let packet = self.unacknowledged.offset_from(entry.first_psn);
         // An entry that was never sent has no PSNs yet.
         (position, if packet < entry.packets { packet } else { 0 })
@@ -547,17 +546,18 @@ impl Completer {
     }
 }
 
-/// Checks that a response has the length that its position requires, and ends as `ends` allows. Its
+/// Checks that a response has the length that its position requires, and `ends_as_asked`. Its
 /// beginning is not checked: a request that was repeated from its middle begins anew there.
+#[inline]
 fn check_response(
     packet: &Packet<'_>,
     entry: &SendEntry,
     at: u32,
-    ends: RangeInclusive<bool>,
+    ends_as_asked: bool,
     mtu: usize,
 ) -> Result<(), Status> {
     let expected = (entry.length() - u64::from(at) * mtu as u64).min(mtu as u64);
-    if packet.payload_len() as u64 == expected && ends.contains(&packet.info.position.ends()) && is_ack(packet) {
+    if packet.payload_len() as u64 == expected && ends_as_asked && is_ack(packet) {
         Ok(())
     } else {
         Err(Status::BadResponse)

@@ -475,6 +475,7 @@ impl Qp {
     }
 
     /// Time of the next call of [`Self::on_timeout`].
+    #[inline]
     pub(crate) fn deadline(&self) -> Nanos {
         if !self.base.state.receives() {
             return Nanos::NEVER;

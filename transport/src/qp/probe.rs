@@ -204,19 +204,23 @@ impl TailProbe {
     }
 
     fn restart(&mut self, now: Nanos, floor: Nanos) {
-        self.ask_at = Nanos::NEVER;
-        self.deadline = if self.sent < PROBES_MAX {
-            let first = self.rtt.patience().max(floor);
+        (self.deadline, self.ask_at) = (Nanos::NEVER, Nanos::NEVER);
+        if self.sent >= PROBES_MAX {
+            return;
+        }
+        let first = self.rtt.patience().max(floor);
+        if self.doublings > 0 {
             let wait = Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX));
+            self.deadline = now + wait;
+            return;
+        }
+        self.deadline = now + first;
+        if self.timed.is_some_and(|timed| timed.again) {
             let (usual, least) = (self.rtt.usual().max(floor), self.rtt.least());
-            let is_missing = self.timed.is_some_and(|timed| timed.again);
-            if is_missing && least > Nanos(0) && self.doublings == 0 && usual + least < wait {
+            if least > Nanos(0) && usual + least < first {
                 self.ask_at = now + usual;
             }
-            now + wait
-        } else {
-            Nanos::NEVER
-        };
+        }
     }
 }
 

@@ -83,6 +83,7 @@ impl Reliable {
         self.requester.set_rate(bytes_per_s);
     }
 
+    #[inline]
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         if packet.info.operation.is_response() {
             self.completer.on_packet(packet, &mut self.requester, cx)
@@ -112,6 +113,7 @@ impl Reliable {
         }
     }
 
+    #[inline]
     pub(crate) fn deadline(&self, base: &QpBase) -> Nanos {
         let answers = self.responder.deadline();
         if base.state.sends() && !base.is_silent {
@@ -123,6 +125,7 @@ impl Reliable {
 
     /// Sends one frame. Requests and answers alternate: neither a peer that reads without end nor a
     /// client that always has work starves the other direction.
+    #[inline]
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         if cx.base.is_resolving() {
             return Transmission::Idle;
@@ -144,6 +147,7 @@ impl Reliable {
         self.responder.transmit(cx, wire)
     }
 
+    #[inline]
     fn transmit_one<A: App, W: Wire>(&mut self, request: bool, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         if !request {
             return self.responder.transmit(cx, wire);

@@ -214,21 +214,19 @@ impl Requester {
     /// Applies the credits of an answer that is not outdated: at most one packet before `oldest`,
     /// like an unsolicited ACK. True when they let more be sent.
     pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, base: &QpBase) -> bool {
+        let Some(aeth) = packet.aeth.filter(|_| base.config.credits) else { return false };
         let psn = packet.bth.psn;
         let is_of_now = psn.distance_from(oldest) >= -1 && psn.distance_from(self.frontier) < 0;
-        let aeth = packet.aeth.filter(|_| is_of_now && base.config.credits);
-        aeth.is_some_and(|aeth| self.credits.on_answer(&aeth))
+        is_of_now && self.credits.on_answer(&aeth)
     }
 
-    /// Moves the cursor forward to `psn`, packet `packet` of the entry at `position`, if it is
-    /// behind: everything before `psn` is acknowledged.
+    /// Moves the cursor forward to `psn`, packet `packet` of the entry at `position`: everything
+    /// before `psn` is acknowledged.
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
-        if self.psn.distance_from(psn) < 0 {
-            (self.entry, self.packet, self.psn) = (position, packet, psn);
-            self.wanting_before_cursor = self.answered;
-            // The entry was sent before, and that transmission has arrived.
-            self.refused = None;
-        }
+        (self.entry, self.packet, self.psn) = (position, packet, psn);
+        self.wanting_before_cursor = self.answered;
+        // The entry was sent before, and that transmission has arrived.
+        self.refused = None;
     }
 
     /// Moves the cursor to the frontier: the packets from the cursor on need not be sent again.

@@ -98,6 +98,7 @@ impl Roles {
         each!(self, it => it.set_rate(bytes_per_s));
     }
 
+    #[inline]
     pub(super) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         match self {
             Self::Reliable(it) => it.on_packet(packet, cx),
@@ -126,6 +127,7 @@ impl Roles {
         }
     }
 
+    #[inline]
     pub(super) fn deadline(&self, base: &QpBase) -> Nanos {
         match self {
             Self::Reliable(it) => it.deadline(base),
@@ -161,6 +163,7 @@ impl Roles {
     }
 
     /// Sends one frame.
+    #[inline]
     pub(super) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         each!(self, it => it.transmit(cx, wire))
     }

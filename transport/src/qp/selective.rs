@@ -234,11 +234,31 @@ impl Selective {
     }
 
     /// Processes progress: the oldest unacknowledged PSN is now `oldest`.
+    #[inline]
     pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, base: &QpBase, now: Nanos) {
         if !base.recovery.is_selective() {
             self.probe.on_measured(oldest, now);
             return;
         }
+        requester.forget_oldest();
+        if self.is_repairing() {
+            self.advance_repair(oldest, requester, now);
+        }
+        self.probe.on_progress(oldest, now, base.recovery.probe_floor);
+    }
+
+    /// True if some state refers to packets that [`Self::advance_repair`] compares with the oldest.
+    /// Without a loss there is none, and every response of a READ makes progress.
+    fn is_repairing(&self) -> bool {
+        let is_sent_again =
+            self.went_back.is_some() || self.again.is_some() || self.missed.is_some() || self.repeated.is_some();
+        let has_gap = self.gap_due != Nanos::NEVER || self.gap_end.is_some() || self.parts_end.is_some();
+        let has_known = self.acknowledged.is_some() || self.dropped.is_some() || self.asked_for_dropped.is_some();
+        is_sent_again || has_gap || has_known || self.solicited.is_some()
+    }
+
+    /// Processes progress during a repair: the state of packets before `oldest` is obsolete.
+    fn advance_repair(&mut self, oldest: Psn, requester: &mut Requester, now: Nanos) {
         let is_behind = |psn: Psn| psn.distance_from(oldest) < 0;
         let soon = self.probe.rtt().soonest();
         if let Some(back) = self.went_back
@@ -247,7 +267,6 @@ impl Selective {
             (self.keeps, self.went_back) = (true, None);
             requester.skip_to_frontier();
         }
-        requester.forget_oldest();
         if self.missed.is_some_and(|missed| missed.end == oldest && missed.frontier != oldest) {
             requester.solicit_ack();
         }
@@ -261,7 +280,6 @@ impl Selective {
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
         self.missed =
             self.missed.filter(|missed| !missed.told && !is_behind(missed.frontier) && missed.frontier != oldest);
-        self.probe.on_progress(oldest, now, base.recovery.probe_floor);
     }
 
     /// Notes that the cursor went back: everything is sent again.
@@ -455,7 +473,16 @@ impl Completer {
     /// apply now. If another READ behind it waits, its responses are lost unless they are buffered;
     /// buffered ones are processed before the timer expires. Dropped responses do not arrive by
     /// themselves.
+    #[inline]
     pub(super) fn on_gap_filled<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
+        if self.behind.is_some() || self.selective.acknowledged.is_some() || self.selective.dropped.is_some() {
+            self.act_on_known(requester, cx);
+        }
+    }
+
+    /// Applies the facts known about the work behind a READ, as in [`Self::on_gap_filled`].
+    #[inline(never)]
+    fn act_on_known<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if self.behind.is_some() {
             self.act_on_behind(requester, cx);
         }
@@ -589,5 +616,53 @@ impl Completer {
     /// The oldest unacknowledged packet is in the middle of a READ.
     fn is_inside_read(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Psn = Psn::new(0x00ff_fffe);
+
+    /// Sets one field to refer to [`OLD`].
+    type Set = fn(&mut Selective);
+
+    const SETS: [Set; 10] = [
+        |it| it.again = Some(SingleRepair { psn: OLD, at: Nanos(0), frontier: OLD }),
+        |it| it.missed = Some(AnswerRepair { end: OLD, frontier: OLD, named: false, told: false }),
+        |it| it.repeated = Some((OLD, OLD)),
+        |it| it.gap_due = Nanos(1),
+        |it| it.gap_end = Some(OLD),
+        |it| it.parts_end = Some(OLD),
+        |it| it.acknowledged = Some(OLD),
+        |it| it.dropped = Some((OLD, OLD)),
+        |it| it.asked_for_dropped = Some(OLD),
+        |it| it.solicited = Some((OLD, Nanos(0))),
+    ];
+
+    /// Each field alone makes progress examine the repair.
+    #[test]
+    fn progress_ends_the_repair_of_packets_before_it() {
+        for (number, set) in SETS.iter().enumerate() {
+            let mut state = Selective::new(OLD);
+            assert!(!state.is_repairing());
+            set(&mut state);
+            assert!(state.is_repairing(), "field {number}");
+            state.advance_repair(OLD.plus(3), &mut Requester::new(1), Nanos(0));
+            assert!(!state.is_repairing(), "field {number}");
+        }
+    }
+
+    /// The cursor went back, and an answer beyond it shows that the peer kept the packets.
+    #[test]
+    fn progress_beyond_the_cursor_ends_a_rewind() {
+        let mut state = Selective::new(OLD);
+        state.went_back = Some(Rewind { at: Nanos(0), psn: OLD, end: OLD.plus(3), late: None });
+        assert!(state.is_repairing());
+        let mut requester = Requester::new(1);
+        requester.begin(OLD, 0);
+        state.advance_repair(OLD.plus(3), &mut requester, Nanos(0));
+        assert!(state.keeps && !state.is_repairing());
     }
 }

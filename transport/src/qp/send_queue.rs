@@ -212,6 +212,11 @@ impl SendQueue {
         self.tail = self.tail.wrapping_add(1);
     }
 
+    /// The oldest entry, at [`Self::head`].
+    pub(crate) fn oldest(&self) -> Option<&SendEntry> {
+        if self.is_empty() { None } else { Some(self.entry(self.head)) }
+    }
+
     /// The entry at `position`, `head <= position < tail`.
     pub(crate) fn entry(&self, position: u32) -> &SendEntry {
         debug_assert!(position.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));

@@ -65,6 +65,7 @@ impl Headers {
     /// # Panics
     /// When the extension headers are not those of the opcode, or `into` has less than
     /// `HEADER_BYTES_MAX`.
+    #[inline]
     pub(super) fn write(&self, into: &mut [u8], pad: usize) -> usize {
         let info = self.info();
         assert!(self.fits(info), "opcode {} has other extension headers", self.bth.opcode);
