@@ -29,7 +29,7 @@ use crate::{
     connection::{CmConnection, CmState, ListenerRef, PeerAddress, Repeated},
     counters::CmCounters,
     event::CmEvent,
-    number_filter::NumberFilter,
+    observer::CmObserver,
     random::{Generator, NumberUse},
     refused::{RefusalCause, RefusedConnection},
     time,
@@ -71,14 +71,14 @@ pub struct CmConfig {
     pub seed: [u8; 32],
     /// Connections at a time, those in TIMEWAIT included.
     pub connections_max: usize,
-    /// Where the numbers of connections are entered, for other threads.
-    pub numbers: Arc<NumberFilter>,
+    /// For threads that sort datagrams before they come here.
+    pub observer: Arc<dyn CmObserver>,
 }
 
 impl CmConfig {
-    /// With a set of numbers of its own.
+    /// Without an observer.
     pub fn new(seed: [u8; 32], connections_max: usize) -> Self {
-        Self { seed, connections_max, numbers: Arc::default() }
+        Self { seed, connections_max, observer: Arc::new(()) }
     }
 }
 
@@ -128,7 +128,7 @@ pub struct ConnectionManager {
     /// Time of the last call that gave one.
     now: Duration,
     connections: BTreeMap<CommId, CmConnection>,
-    numbers: Arc<NumberFilter>,
+    observer: Arc<dyn CmObserver>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
     /// Connections of each peer that it has confirmed, and that are not over.
@@ -159,7 +159,7 @@ impl ConnectionManager {
             random: Generator::new(config.seed, NumberUse::Connections),
             now: Duration::ZERO,
             connections: BTreeMap::new(),
-            numbers: Arc::clone(&config.numbers),
+            observer: Arc::clone(&config.observer),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
             confirmed: BTreeMap::new(),
@@ -205,11 +205,6 @@ impl ConnectionManager {
     /// When [`Self::on_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timers.first().map(|(at, _)| *at)
-    }
-
-    /// Numbers of its connections.
-    pub fn numbers(&self) -> &NumberFilter {
-        &self.numbers
     }
 
     /// Counters so far.
@@ -366,8 +361,8 @@ impl ConnectionManager {
                 break id;
             }
         };
+        self.observer.on_number(id, &connection.peer);
         self.connections.insert(id, connection);
-        self.numbers.add(id);
         self.index(id);
         Ok(id)
     }
@@ -520,7 +515,11 @@ impl ConnectionManager {
         if let Some(connection) = self.connections.get_mut(&id)
             && !core::mem::replace(&mut connection.is_confirmed, true)
         {
-            *self.confirmed.entry(connection.peer).or_insert(0) += 1;
+            let count = self.confirmed.entry(connection.peer).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                self.observer.on_connected(&connection.peer);
+            }
         }
     }
 
@@ -533,6 +532,7 @@ impl ConnectionManager {
             *count -= 1;
             if *count == 0 {
                 self.confirmed.remove(&connection.peer);
+                self.observer.on_disconnected(&connection.peer);
             }
         }
     }
@@ -561,7 +561,7 @@ impl ConnectionManager {
         self.leave_backlog(id);
         self.unmark_confirmed(id);
         let Some(connection) = self.connections.remove(&id) else { return };
-        self.numbers.remove(id);
+        self.observer.on_number_gone(id, &connection.peer);
         if let Some(place) = connection.orphan_place {
             self.orphans.remove(connection.account, place);
         }

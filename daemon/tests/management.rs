@@ -104,7 +104,19 @@ impl Bench {
     }
 
     fn with_emit_time(served: &[(u32, u32)], policy: Policy, tx_room: usize, emit_time: Duration) -> Self {
-        let queues = |room| served.iter().map(|_| Arc::new(ArrayQueue::new(room))).collect::<Vec<_>>();
+        Self::with_queues(served, policy, tx_room, emit_time, 1)
+    }
+
+    /// Each endpoint has so many NIC queues, in their order.
+    fn with_queues(
+        served: &[(u32, u32)],
+        policy: Policy,
+        tx_room: usize,
+        emit_time: Duration,
+        of_endpoint: usize,
+    ) -> Self {
+        let queues =
+            |room| (0..served.len() * of_endpoint).map(|_| Arc::new(ArrayQueue::new(room))).collect::<Vec<_>>();
         let (arriving, sent) = (queues(8192), queues(tx_room));
         let (to_nic, from_nic) = (arriving.clone(), sent.clone());
         let holds = Arc::new(AtomicBool::new(false));
@@ -117,7 +129,15 @@ impl Bench {
             emit_time,
             socket: EventFd::new().expect("an eventfd"),
         };
-        let rig = Rig::start(served, policy, |place| vec![nic(place.endpoint.get())], Worker::run);
+        let rig = Rig::start(
+            served,
+            policy,
+            |place| {
+                let first = place.endpoint.get() * of_endpoint;
+                (first..first + of_endpoint).map(&nic).collect()
+            },
+            Worker::run,
+        );
         Self { rig, arriving, sent, holds }
     }
 
@@ -180,9 +200,10 @@ fn path(source: [u8; 16], destination: [u8; 16]) -> Path {
     .expect("both are IPv4")
 }
 
-/// A request; bytes of `number` but for its attribute.
+/// A request; bytes of `number` but for its kind.
 fn request(number: u8) -> [u8; MAD_BYTES] {
     let mut bytes = [number; MAD_BYTES];
+    bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
     bytes[16..18].copy_from_slice(&Attribute::Req.number().to_be_bytes());
     bytes
 }
@@ -247,8 +268,8 @@ fn a_flood_from_one_address_leaves_room_for_others() {
         bench.arriving[0].push(frame(gid([10, 0, 0, 66]), number as u8)).expect("room");
     }
     let first = bench.wait_until_processed(0, FLOOD);
-    assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (320, 0));
-    assert_eq!(first.worker.mads_share_full, FLOOD - 320);
+    assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (512, 0));
+    assert_eq!(first.worker.mads_share_full, FLOOD - 512);
     // Several, for one of 256 addresses has the share of the flood.
     for host in 1..=8 {
         bench.arriving[1].push(frame(gid([10, 0, 1, host]), host)).expect("room");
@@ -257,7 +278,23 @@ fn a_flood_from_one_address_leaves_room_for_others() {
     let taken = bench.drain();
     let others = taken.iter().filter(|mad| mad.remote[14] == 1).count() as u64;
     assert!(others > 0 && others == second.worker.mads_received);
-    assert_eq!(taken.len() as u64, 320 + others);
+    assert_eq!(taken.len() as u64, 512 + others);
+    bench.rig.stop();
+}
+
+/// As many as a worker takes from a queue at a time come by the first one.
+#[test]
+fn datagrams_of_a_queue_leave_those_of_another_room() {
+    let mut bench = Bench::with_queues(&[(0, 0)], Policy::Yield, 8, Duration::ZERO, 2);
+    bench.holds.store(true, Ordering::Release);
+    for host in 0..64 {
+        bench.arriving[0].push(frame(gid([10, 1, 1, host]), host)).expect("room");
+    }
+    bench.arriving[1].push(frame(gid([10, 1, 2, 1]), 7)).expect("room");
+    bench.holds.store(false, Ordering::Release);
+    let counters = bench.wait_until_processed(0, 65);
+    let lost = counters.endpoints.iter().map(|endpoint| endpoint.drops.get(DropReason::ManagementQueueFull));
+    assert_eq!((lost.sum::<u64>(), counters.worker.mads_received), (0, 65));
     bench.rig.stop();
 }
 
@@ -270,8 +307,8 @@ fn a_full_queue_is_counted_by_the_worker() {
         bench.arriving[0].push(frame(gid([10, 1, high, low]), 0)).expect("room");
     }
     let worker = bench.wait_until_processed(0, 5000).worker;
-    assert_eq!(worker.mads_received, 1280);
-    assert_eq!(worker.mads_queue_full + worker.mads_share_full, 5000 - 1280);
+    assert_eq!(worker.mads_received, 4096);
+    assert_eq!(worker.mads_queue_full + worker.mads_share_full, 5000 - 4096);
     assert!(worker.mads_queue_full > 500, "{worker:?}");
     bench.rig.stop();
 }

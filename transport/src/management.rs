@@ -28,8 +28,7 @@ pub const MAD_BYTES: usize = 256;
 /// Q_Key of every general services interface.
 const GSI_QKEY: u32 = PRIVILEGED_QKEY | 0x0001_0000;
 
-/// Received datagrams that wait for the owner of the endpoint: as many as the frames that a worker
-/// takes from a NIC queue at a time.
+/// Received datagrams that wait for the owner of the endpoint, unless it says how many.
 const RECEIVED_MAX: usize = 64;
 
 /// Datagrams that wait to be sent. A guess; 28 KiB.
@@ -61,6 +60,7 @@ pub struct ManagementDatagram {
 #[derive(Debug)]
 pub(crate) struct Management {
     received: VecDeque<ManagementDatagram>,
+    received_max: usize,
     to_send: VecDeque<(Path, [u8; MAD_BYTES])>,
     /// PSN of the next datagram. Receivers ignore it.
     psn: Psn,
@@ -72,10 +72,17 @@ impl Management {
     pub(crate) fn new() -> Self {
         Self {
             received: VecDeque::with_capacity(RECEIVED_MAX),
+            received_max: RECEIVED_MAX,
             to_send: VecDeque::with_capacity(TO_SEND_MAX),
             psn: Psn::default(),
             yields: false,
         }
+    }
+
+    /// Sets how many received datagrams wait at most.
+    pub(crate) fn set_received_max(&mut self, datagrams: usize) {
+        self.received_max = datagrams;
+        self.received.reserve(datagrams.saturating_sub(self.received.len()));
     }
 
     /// Takes the oldest received datagram.
@@ -86,7 +93,7 @@ impl Management {
 
     /// Keeps the datagram of a checked packet.
     pub(crate) fn keep(&mut self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        if self.received.len() == RECEIVED_MAX {
+        if self.received.len() >= self.received_max {
             return Err(DropReason::ManagementQueueFull);
         }
         let mut bytes = [0; MAD_BYTES];

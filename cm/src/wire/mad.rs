@@ -150,10 +150,10 @@ pub struct Mad {
 }
 
 /// The number that the receiver of an answer gave to the connection that it is about: a REQ or
-/// SIDR_REQ has none. Looks at nothing else of the datagram.
+/// SIDR_REQ has none. Looks at nothing else but the header.
 pub fn receiver_number(bytes: &[u8; MAD_BYTES]) -> Option<CommId> {
     let number = |at| CommId(u32::from_be_bytes(core::array::from_fn(|byte| bytes[HEADER_BYTES + at + byte])));
-    match Attribute::from_number(u16::from_be_bytes([bytes[16], bytes[17]]))? {
+    match attribute_of(bytes)? {
         Attribute::Req | Attribute::SidrReq | Attribute::Lap | Attribute::Apr => None,
         Attribute::SidrRep => Some(number(0)),
         Attribute::Mra | Attribute::Rej | Attribute::Rep | Attribute::Rtu | Attribute::Dreq | Attribute::Drep => {
@@ -162,10 +162,21 @@ pub fn receiver_number(bytes: &[u8; MAD_BYTES]) -> Option<CommId> {
     }
 }
 
-/// Whether a datagram asks for something new. Looks at nothing but its attribute.
+/// The attribute of a datagram of connection managers, which has this class, versions and method.
+fn attribute_of(bytes: &[u8; MAD_BYTES]) -> Option<Attribute> {
+    let is_of_managers = bytes[..4] == [BASE_VERSION, CLASS, CLASS_VERSION, METHOD_SEND];
+    is_of_managers.then(|| Attribute::from_number(u16::from_be_bytes([bytes[16], bytes[17]])))?
+}
+
+/// Whether a datagram is about a connection of which the receiver's number is not known: it asks
+/// for one (REQ, SIDR_REQ), or takes back such a request (a REJ that names no number). Looks at
+/// nothing but the header and that number.
 pub fn is_request(bytes: &[u8; MAD_BYTES]) -> bool {
-    let attribute = Attribute::from_number(u16::from_be_bytes([bytes[16], bytes[17]]));
-    matches!(attribute, Some(Attribute::Req | Attribute::SidrReq))
+    match attribute_of(bytes) {
+        Some(Attribute::Req | Attribute::SidrReq) => true,
+        Some(Attribute::Rej) => receiver_number(bytes) == Some(CommId(0)),
+        _ => false,
+    }
 }
 
 impl Mad {

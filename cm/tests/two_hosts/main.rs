@@ -212,7 +212,7 @@ fn a_host_that_forgot_its_connections_may_use_its_queue_pairs_again() {
     world.run(Duration::from_millis(100));
     assert_eq!(world.established, [1, 1]);
     // Started anew: the same adapter, the same first queue pair number.
-    world.managers[0] = manager(0, 77, 10);
+    world.restart(0, 77, 10);
     world.known[0].clear();
     world.plans.clear();
     world.qpns = 16;

@@ -2,12 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use roced_cm::{
-    Accept, CmConfig, CmEvent, Connect, ConnectionManager, PeerAddress,
-    wire::{CaGuid, CommId, ConnectionPath, PortSpace, ServiceId, TransportService, reject_reason},
+    Accept, CmConfig, CmEvent, CmObserver, Connect, ConnectionManager, PeerAddress,
+    wire::{
+        CaGuid, CommId, ConnectionPath, MAD_BYTES, PortSpace, ServiceId, TransportService, receiver_number,
+        reject_reason,
+    },
 };
 use roced_types::{DeviceId, Qpn};
 
@@ -67,6 +71,7 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) faults: Faults,
     pub(crate) managers: [ConnectionManager; 2],
+    observed: [Arc<Observed>; 2],
     /// By arrival: receiving host, addresses, bytes.
     pub(crate) network: BTreeMap<(Duration, u64), (usize, PeerAddress, Vec<u8>)>,
     pub(crate) plans: BTreeSet<(Duration, usize, CommId, Plan)>,
@@ -106,21 +111,64 @@ pub(crate) fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
     }
 }
 
+/// By this a worker would tell datagrams apart.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    numbers: Mutex<BTreeSet<(CommId, PeerAddress)>>,
+    peers: Mutex<BTreeSet<PeerAddress>>,
+}
+
+impl Observed {
+    fn names(&self, datagram: &[u8; MAD_BYTES], from: &PeerAddress) -> bool {
+        receiver_number(datagram).is_some_and(|id| self.numbers.lock().expect("no panic").contains(&(id, *from)))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers.lock().expect("no panic").is_empty() && self.peers.lock().expect("no panic").is_empty()
+    }
+}
+
+impl CmObserver for Observed {
+    fn on_number(&self, id: CommId, peer: &PeerAddress) {
+        assert!(self.numbers.lock().expect("no panic").insert((id, *peer)), "told twice");
+    }
+
+    fn on_number_gone(&self, id: CommId, peer: &PeerAddress) {
+        assert!(self.numbers.lock().expect("no panic").remove(&(id, *peer)), "it was not told");
+    }
+
+    fn on_connected(&self, peer: &PeerAddress) {
+        assert!(self.peers.lock().expect("no panic").insert(*peer), "told twice");
+    }
+
+    fn on_disconnected(&self, peer: &PeerAddress) {
+        assert!(self.peers.lock().expect("no panic").remove(peer), "it was not told");
+    }
+}
+
 pub(crate) fn manager(host: u64, seed: u64, connections_max: usize) -> ConnectionManager {
+    observed_manager(host, seed, connections_max, Arc::new(()))
+}
+
+fn observed_manager(host: u64, seed: u64, connections_max: usize, observer: Arc<dyn CmObserver>) -> ConnectionManager {
     let mut bytes = [host as u8; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let mut manager = ConnectionManager::new(&CmConfig::new(bytes, connections_max));
+    let config = CmConfig { observer, ..CmConfig::new(bytes, connections_max) };
+    let mut manager = ConnectionManager::new(&config);
     manager.set_adapter(DeviceId(0), CaGuid(100 + host));
     manager
 }
 
 impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
+        let observed = [0, 1].map(|_| Arc::<Observed>::default());
+        let managers = [0, 1].map(|host| observed_manager(host, seed, 1000, observed[host as usize].clone()));
         Self {
             now: Duration::ZERO,
             random: Random(seed),
             faults,
-            managers: [manager(0, seed, 1000), manager(1, seed, 1000)],
+            managers,
+            observed,
             network: BTreeMap::new(),
             plans: BTreeSet::new(),
             known: Default::default(),
@@ -131,6 +179,12 @@ impl World {
             unreachable: 0,
             disconnected: 0,
         }
+    }
+
+    /// A host loses all that it knows.
+    pub(crate) fn restart(&mut self, host: usize, seed: u64, connections_max: usize) {
+        self.observed[host] = Arc::default();
+        self.managers[host] = observed_manager(host as u64, seed, connections_max, self.observed[host].clone());
     }
 
     pub(crate) fn qpn(&mut self) -> Qpn {
@@ -274,7 +328,8 @@ impl World {
                 let manager = &mut self.managers[host];
                 let datagram = bytes.as_slice().try_into().expect("a whole datagram");
                 let is_answer = manager.is_answer(from, datagram);
-                assert!(!is_answer || manager.numbers().may_be_named(datagram), "a worker takes it for a stranger's");
+                let is_for_workers = self.observed[host].names(datagram, &from);
+                assert_eq!(is_answer, is_for_workers, "workers tell it apart likewise");
                 manager.on_datagram(from, &bytes, self.now);
                 self.settle();
             }
@@ -311,7 +366,7 @@ impl World {
         for (host, manager) in self.managers.iter().enumerate() {
             assert!(manager.is_empty(), "host {host} keeps {} connections", manager.len());
             assert_eq!(manager.poll_timeout(), None, "host {host} has a timer for nothing");
-            assert!(manager.numbers().is_empty(), "host {host} keeps numbers of connections that are gone");
+            assert!(self.observed[host].is_empty(), "host {host} has not told that connections are gone");
         }
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let board = SleepBoard::create(count).context("no memory for the workers' states")?;
     let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
     let (receiver, senders) = events(wakers.len())?;
-    let (mad_receiver, mad_senders) = mads(wakers.len())?;
+    let (mad_receiver, mad_senders) = mads(wakers.len(), config.limits.cm.connections as usize)?;
     let (mut handles, mut queue_mailboxes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
     let parts =
         worker_endpoints.into_iter().zip(&wakers).zip(handoffs(&wakers)).zip(senders.into_iter().zip(mad_senders));

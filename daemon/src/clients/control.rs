@@ -12,7 +12,7 @@ mod mw;
 mod qp;
 mod srq;
 
-use std::{collections::BTreeMap, os::fd::OwnedFd};
+use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
@@ -49,7 +49,7 @@ use crate::{
     worker::{
         command::{self, Answer, Command},
         endpoints::EndpointLocation,
-        received_mads::MadFilters,
+        mad_filters::MadFilters,
     },
 };
 
@@ -80,7 +80,7 @@ impl Registry {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
-        filters: &MadFilters,
+        filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {

@@ -25,6 +25,7 @@ mod session;
 use std::{
     collections::{BTreeMap, VecDeque},
     os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
     thread,
     time::Instant,
 };
@@ -64,7 +65,8 @@ use crate::{
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,
-        received_mads::{MadFilters, ReceivedMad},
+        mad_filters::MadFilters,
+        received_mads::ReceivedMad,
     },
 };
 
@@ -128,7 +130,7 @@ impl Clients {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
-        filters: &MadFilters,
+        filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;

@@ -311,7 +311,11 @@ mod tests {
 
     fn with_host<T>(network: &mut AddressTable, act: impl FnOnce(&mut CmHost<'_, '_>) -> T) -> T {
         let devices = [CmDevice { id: DEVICE, worker: WorkerId(0) }];
-        let (known, mut routes, mut channels) = (KnownPeers::default(), MadRoutes::default(), BTreeMap::new());
+        let (known, mut routes, mut channels) = (
+            KnownPeers::new(std::sync::Arc::new(crate::worker::mad_filters::MadFilters::new(0))),
+            MadRoutes::default(),
+            BTreeMap::new(),
+        );
         let mut environment = Environment { workers: &mut NoWorkers, network };
         act(&mut CmHost::new(&devices, &known, &mut routes, &mut channels, &mut environment, None))
     }

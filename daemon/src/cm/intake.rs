@@ -4,17 +4,18 @@
 //! control thread microseconds. So they do not wait in one line:
 //!
 //! ```text
-//!   names a connection with its sender ────────► answers, by address ────────┐ nine of sixteen
-//!   request of a peer that has done so before ─► known, by address ──────────┤ four
-//!   request of another address ────────────────► strangers, by address ──────┤ two
-//!   all others ─► at a bounded rate ───────────► about unknown, by address ──┴ one ──► connection manager
+//!   names a connection with its sender ─► answers ──────────────┐ eight of sixteen
+//!   request of a peer that has done so ─► known ────────────────┤ four
+//!   request of another address ─────────► strangers ────────────┤ two
+//!   all others of known peers ──────────► unknown of known ─────┤ one, at a bounded rate
+//!   all others ─────────────────────────► unknown of strangers ─┴ one, likewise ─► manager
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
 //! among the strangers, unless it is that of a known peer. Addresses with equal right take turns,
-//! also peers that send answers without end. That which names nothing of this host is answered at a
-//! bounded rate only, and not looked at more often. Workers have told these kinds apart before, less
-//! exactly ([`received_mads`](crate::worker::received_mads)).
+//! also peers that send answers without end. That which names nothing of this host is answered at
+//! a bounded rate only, and not looked at more often. Workers have told these kinds apart before,
+//! less exactly ([`received_mads`](crate::worker::received_mads)).
 
 use std::{
     collections::VecDeque,
@@ -42,8 +43,10 @@ const SHARE_MAX: usize = 64;
 /// Turns of the lines repeat after so many datagrams.
 const TURNS: u32 = 16;
 
-/// Datagrams about nothing of this host: twice as many as one peer is answered.
-const UNKNOWN_TAKEN: Rate = Rate { at_once: 2048, every: Duration::from_micros(125) };
+/// Datagrams about nothing of this host, of known peers and of others: as many as one peer is
+/// answered. As many at once as a hundred hosts with 80 connections each send to one that has lost
+/// all by a restart.
+const UNKNOWN_TAKEN: Rate = Rate { at_once: 8192, every: Duration::from_micros(250) };
 
 /// A datagram with the addresses that it came from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,30 +55,33 @@ pub(super) struct IncomingMad {
     pub(super) bytes: [u8; MAD_BYTES],
 }
 
+/// How long datagrams that the rate keeps back wait, so that one wake-up is for several: eight.
+const RATE_WAIT: Duration = Duration::from_millis(2);
+
 /// The lines in which datagrams wait.
 #[derive(Debug)]
 pub(super) struct Intake {
     answers: ShareQueues,
     of_known: ShareQueues,
     of_strangers: ShareQueues,
-    about_unknown: ShareQueues,
-    unknown_taken: RateBudget,
+    unknown_of_known: ShareQueues,
+    unknown_of_strangers: ShareQueues,
     /// Counts datagrams.
     turn: u32,
     /// Answers and requests without room.
     pub(super) dropped: u64,
-    /// Datagrams about nothing of this host beyond their rate or without room.
+    /// Datagrams about nothing of this host without room.
     pub(super) unknown_dropped: u64,
 }
 
 impl Default for Intake {
     fn default() -> Self {
         Self {
-            answers: ShareQueues::new(),
-            of_known: ShareQueues::new(),
-            of_strangers: ShareQueues::new(),
-            about_unknown: ShareQueues::new(),
-            unknown_taken: RateBudget::new(UNKNOWN_TAKEN),
+            answers: ShareQueues::new(None),
+            of_known: ShareQueues::new(None),
+            of_strangers: ShareQueues::new(None),
+            unknown_of_known: ShareQueues::new(Some(UNKNOWN_TAKEN)),
+            unknown_of_strangers: ShareQueues::new(Some(UNKNOWN_TAKEN)),
             turn: 0,
             dropped: 0,
             unknown_dropped: 0,
@@ -87,39 +93,52 @@ impl Intake {
     /// Adds a datagram to its line, or drops and counts it. `is_answer`: it names a connection with
     /// its sender, which is known from now on.
     pub(super) fn put(&mut self, mad: IncomingMad, is_answer: bool, known: &mut KnownPeers, now: Instant) {
-        let has_room = if is_answer {
+        let is_known = is_answer || known.contains(&mad.from);
+        if is_answer {
             known.heard(mad.from, now);
-            self.answers.put(mad)
-        } else if !is_request(&mad.bytes) {
-            let is_put = self.unknown_taken.take() && self.about_unknown.put(mad);
-            self.unknown_dropped += u64::from(!is_put);
-            return;
-        } else if known.contains(&mad.from) {
-            self.of_known.put(mad)
-        } else {
-            self.of_strangers.put(mad)
+        }
+        let line = match (is_answer, is_request(&mad.bytes)) {
+            (true, _) => &mut self.answers,
+            (false, true) if is_known => &mut self.of_known,
+            (false, true) => &mut self.of_strangers,
+            (false, false) => {
+                let line = if is_known { &mut self.unknown_of_known } else { &mut self.unknown_of_strangers };
+                self.unknown_dropped += u64::from(!line.put(mad));
+                return;
+            }
         };
-        self.dropped += u64::from(!has_room);
+        self.dropped += u64::from(!line.put(mad));
     }
 
     /// Takes the next datagram. Each line has its turns in sixteen datagrams: a host floods any of
     /// them once it has a connection.
-    pub(super) fn take(&mut self) -> Option<IncomingMad> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<IncomingMad> {
         self.turn = (self.turn + 1) % TURNS;
-        let Self { answers, of_known, of_strangers, about_unknown, .. } = self;
-        let lines = match self.turn {
-            0 | 8 => [of_strangers, answers, of_known, about_unknown],
-            3 | 6 | 11 | 14 => [of_known, answers, of_strangers, about_unknown],
-            5 => [about_unknown, answers, of_known, of_strangers],
-            _ => [answers, of_known, of_strangers, about_unknown],
+        let first = match self.turn {
+            0 | 8 => &mut self.of_strangers,
+            3 | 6 | 11 | 14 => &mut self.of_known,
+            5 => &mut self.unknown_of_known,
+            13 => &mut self.unknown_of_strangers,
+            _ => &mut self.answers,
         };
-        lines.into_iter().find_map(ShareQueues::take)
+        first.take(now).or_else(|| self.lines().find_map(|line| line.take(now)))
     }
 
-    /// No datagram waits.
-    pub(super) fn is_empty(&self) -> bool {
-        let Self { answers, of_known, of_strangers, about_unknown, .. } = self;
-        [answers, of_known, of_strangers, about_unknown].into_iter().all(ShareQueues::is_empty)
+    /// The most useful first.
+    fn lines(&mut self) -> impl Iterator<Item = &mut ShareQueues> {
+        let Self { answers, of_known, of_strangers, unknown_of_known, unknown_of_strangers, .. } = self;
+        [answers, of_known, of_strangers, unknown_of_known, unknown_of_strangers].into_iter()
+    }
+
+    /// A datagram can be taken now.
+    pub(super) fn is_ready(&mut self, now: Instant) -> bool {
+        self.lines().any(|line| line.ready_at().is_some_and(|at| at <= now))
+    }
+
+    /// When datagrams that wait for the rate of their line are to be taken: some at a time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let lines = [&self.unknown_of_known, &self.unknown_of_strangers];
+        Some(lines.into_iter().filter_map(ShareQueues::ready_at).min()? + RATE_WAIT)
     }
 }
 
@@ -130,14 +149,19 @@ struct ShareQueues {
     /// Those with datagrams, in the order of their turns.
     turns: VecDeque<usize>,
     hash: RandomState,
+    /// Of datagrams that are taken, if it has a bound.
+    rate: Option<RateBudget>,
+    created: Instant,
 }
 
 impl ShareQueues {
-    fn new() -> Self {
+    fn new(rate: Option<Rate>) -> Self {
         Self {
             queues: (0..SHARES).map(|_| VecDeque::new()).collect(),
             turns: VecDeque::with_capacity(SHARES),
             hash: RandomState::new(),
+            rate: rate.map(RateBudget::new),
+            created: Instant::now(),
         }
     }
 
@@ -159,8 +183,12 @@ impl ShareQueues {
         true
     }
 
-    fn take(&mut self) -> Option<IncomingMad> {
-        let share = self.turns.pop_front()?;
+    fn take(&mut self, now: Instant) -> Option<IncomingMad> {
+        let share = *self.turns.front()?;
+        if self.rate.as_mut().is_some_and(|rate| !rate.take(now)) {
+            return None;
+        }
+        self.turns.pop_front();
         let mad = self.queues[share].pop_front();
         if !self.queues[share].is_empty() {
             self.turns.push_back(share);
@@ -168,23 +196,29 @@ impl ShareQueues {
         mad
     }
 
-    fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+    /// When there is one to take.
+    fn ready_at(&self) -> Option<Instant> {
+        let at = self.rate.as_ref().map_or(self.created, RateBudget::next);
+        (!self.turns.is_empty()).then_some(at)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use roced_cm::wire::Attribute;
     use roced_types::DeviceId;
 
     use super::*;
+    use crate::worker::mad_filters::MadFilters;
 
     fn mad(host: u16, number: u8) -> IncomingMad {
         let [high, low] = host.to_be_bytes();
         let remote = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, high, low];
         let from = PeerAddress { device: DeviceId(0), vlan: None, local: [1; 16], remote };
         let mut bytes = [number; MAD_BYTES];
+        bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
         bytes[16..18].copy_from_slice(&Attribute::Req.number().to_be_bytes());
         IncomingMad { from, bytes }
     }
@@ -196,34 +230,38 @@ mod tests {
         mad
     }
 
+    fn known_peers() -> KnownPeers {
+        KnownPeers::new(Arc::new(MadFilters::new(0)))
+    }
+
     fn taken(intake: &mut Intake) -> Vec<IncomingMad> {
-        std::iter::from_fn(|| intake.take()).collect()
+        std::iter::from_fn(|| intake.take(Instant::now())).collect()
     }
 
     /// Every address of strangers floods; the request of a known peer and answers come through.
     #[test]
     fn a_flood_of_strangers_keeps_no_known_peer_waiting() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         intake.put(mad(1, 1), true, &mut known, now);
-        assert_eq!(intake.take(), Some(mad(1, 1)));
+        assert_eq!(intake.take(now), Some(mad(1, 1)));
         for host in 2..40_000 {
             intake.put(mad(host, 0), false, &mut known, now);
         }
         assert_eq!(intake.dropped, 40_000 - 2 - (SHARES * SHARE_MAX) as u64);
         intake.put(mad(1, 2), false, &mut known, now);
         intake.put(mad(1, 3), true, &mut known, now);
-        let first: Vec<_> = (0..3).filter_map(|_| intake.take()).collect();
+        let first: Vec<_> = (0..3).filter_map(|_| intake.take(now)).collect();
         assert_eq!((first[0], first[1]), (mad(1, 3), mad(1, 2)));
-        assert_eq!(first[2].bytes[0], 0, "then strangers again");
+        assert_eq!(first[2].bytes[4], 0, "then strangers again");
     }
 
     /// Datagrams in the name of a known peer that name nothing of this host take no room of its
     /// requests, and few turns; how often they are looked at has a bound.
     #[test]
     fn datagrams_about_unknown_connections_keep_no_request_waiting() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         intake.put(mad(1, 1), true, &mut known, now);
-        assert_eq!(intake.take(), Some(mad(1, 1)));
+        assert_eq!(intake.take(now), Some(mad(1, 1)));
         for number in 0..200 {
             intake.put(answer(1, number), false, &mut known, now);
         }
@@ -232,19 +270,46 @@ mod tests {
         let all = taken(&mut intake);
         assert_eq!(all.len(), SHARE_MAX + 1);
         assert!(all.iter().position(|taken| *taken == mad(1, 2)).is_some_and(|at| at < 4));
-        let looked_at = |host: u16| {
-            intake.put(answer(host, 0), false, &mut known, now);
-            u32::from(intake.take().is_some())
+    }
+
+    /// How often datagrams about nothing are looked at has a bound, which addresses share in turns:
+    /// one that floods spends its own part alone. Then one comes when its time has come.
+    #[test]
+    fn datagrams_about_unknown_connections_are_looked_at_at_a_rate() {
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
+        let mut looked_at = [0; 2];
+        let mut take = |intake: &mut Intake, now| {
+            let taken = intake.take(now);
+            taken.iter().for_each(|mad| looked_at[usize::from(mad.bytes[4] != 1)] += 1);
+            taken.is_some()
         };
-        let looked_at: u32 = (0..20_000).map(looked_at).sum();
-        let per_second = Duration::from_secs(1).as_micros() / UNKNOWN_TAKEN.every.as_micros();
-        let most = UNKNOWN_TAKEN.at_once + (now.elapsed().as_secs_f64() * per_second as f64) as u32;
-        assert!(looked_at < most, "{looked_at} of at most {most}");
+        let share = |intake: &Intake, host: u16| intake.unknown_of_strangers.share_of(&mad(host, 0).from);
+        let other =
+            (2..).find(|host| share(&intake, *host) != share(&intake, 1)).expect("not all hosts have one share");
+        while {
+            (0..10).for_each(|_| intake.put(answer(1, 1), false, &mut known, now));
+            intake.put(answer(other, 2), false, &mut known, now);
+            take(&mut intake, now) && take(&mut intake, now)
+        } {}
+        assert_eq!(looked_at.iter().sum::<u32>(), UNKNOWN_TAKEN.at_once);
+        assert!(looked_at[1] > looked_at[0] / 2, "{looked_at:?}");
+        let due = intake.deadline().expect("some wait");
+        assert!(!intake.is_ready(now) && due <= now + UNKNOWN_TAKEN.every + RATE_WAIT);
+        let taken = (0..100).filter(|_| intake.take(due).is_some()).count();
+        assert!((8..=9).contains(&taken), "{taken} in 2 ms");
+        // Others do not wait for that, nor a peer that is known.
+        intake.put(mad(3, 5), true, &mut known, now);
+        assert_eq!(intake.take(now), Some(mad(3, 5)));
+        intake.put(answer(3, 6), false, &mut known, now);
+        assert_eq!(intake.take(now), Some(answer(3, 6)));
+        intake.put(mad(1, 5), false, &mut known, now);
+        assert!(intake.is_ready(now));
+        assert_eq!(intake.take(now), Some(mad(1, 5)));
     }
 
     #[test]
     fn known_peers_leave_strangers_a_turn() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for number in 0..50 {
             intake.put(mad(1, number), true, &mut known, now);
         }
@@ -257,7 +322,7 @@ mod tests {
     /// A peer floods with answers about a connection that it has.
     #[test]
     fn answers_of_a_peer_take_turns_with_those_of_others() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         let share = |host: u16| intake.answers.share_of(&mad(host, 0).from);
         let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
         for _ in 0..1000 {
@@ -265,23 +330,23 @@ mod tests {
         }
         intake.put(mad(other, 7), true, &mut known, now);
         assert_eq!(intake.dropped, 1000 - SHARE_MAX as u64);
-        assert_eq!((intake.take(), intake.take()), (Some(mad(1, 0)), Some(mad(other, 7))));
+        assert_eq!((intake.take(now), intake.take(now)), (Some(mad(1, 0)), Some(mad(other, 7))));
     }
 
     /// A peer that answers without end keeps no request of another known peer waiting.
     #[test]
     fn answers_leave_requests_of_known_peers_a_turn() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for number in 0..50 {
             intake.put(mad(1, number), true, &mut known, now);
         }
         intake.put(mad(1, 99), false, &mut known, now);
-        assert!((0..4).any(|_| intake.take() == Some(mad(1, 99))));
+        assert!((0..4).any(|_| intake.take(now) == Some(mad(1, 99))));
     }
 
     #[test]
     fn strangers_take_turns_by_address() {
-        let (mut intake, mut known, now) = (Intake::default(), KnownPeers::default(), Instant::now());
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for number in 0..=255 {
             intake.put(mad(1, number), false, &mut known, now);
         }
@@ -289,9 +354,9 @@ mod tests {
         let share = |host: u16| intake.of_strangers.share_of(&mad(host, 0).from);
         let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
         intake.put(mad(other, 7), false, &mut known, now);
-        assert_eq!((intake.take(), intake.take()), (Some(mad(1, 0)), Some(mad(other, 7))));
-        assert!(!intake.is_empty());
+        assert_eq!((intake.take(now), intake.take(now)), (Some(mad(1, 0)), Some(mad(other, 7))));
+        assert!(intake.is_ready(now));
         assert_eq!(taken(&mut intake).len(), SHARE_MAX - 1);
-        assert!(intake.is_empty());
+        assert!(!intake.is_ready(now));
     }
 }

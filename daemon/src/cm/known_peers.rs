@@ -9,24 +9,24 @@ use std::{
 
 use roced_cm::PeerAddress;
 
-use crate::worker::received_mads::PeerFilter;
+use crate::worker::mad_filters::MadFilters;
 
 /// Known peers. A guess; those that were heard the longest ago are forgotten.
 const KNOWN_MAX: usize = 1 << 12;
 
 /// Known peers, with the time at which they were heard last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KnownPeers {
     heard: BTreeMap<PeerAddress, Instant>,
     oldest: BTreeSet<(Instant, PeerAddress)>,
     /// Their addresses, for workers.
-    filter: Arc<PeerFilter>,
+    filters: Arc<MadFilters>,
 }
 
 impl KnownPeers {
-    /// No peer is known yet; `filter` has those that are.
-    pub(super) fn new(filter: Arc<PeerFilter>) -> Self {
-        Self { filter, ..Self::default() }
+    /// No peer is known yet; `filters` have those that are.
+    pub(super) fn new(filters: Arc<MadFilters>) -> Self {
+        Self { heard: BTreeMap::new(), oldest: BTreeSet::new(), filters }
     }
 
     /// A peer has named a connection of ours.
@@ -34,14 +34,14 @@ impl KnownPeers {
         if let Some(before) = self.heard.insert(peer, now) {
             self.oldest.remove(&(before, peer));
         } else {
-            self.filter.add(&peer.remote);
+            self.filters.add_peer(&peer.remote);
         }
         self.oldest.insert((now, peer));
         if self.heard.len() > KNOWN_MAX
             && let Some((_, oldest)) = self.oldest.pop_first()
         {
             self.heard.remove(&oldest);
-            self.filter.remove(&oldest.remote);
+            self.filters.remove_peer(&oldest.remote);
         }
     }
 
@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn the_peer_that_was_silent_the_longest_is_forgotten_first() {
-        let (mut known, start) = (KnownPeers::default(), Instant::now());
+        let filters = Arc::new(MadFilters::new(0));
+        let (mut known, start) = (KnownPeers::new(Arc::clone(&filters)), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for host in 0..=KNOWN_MAX as u16 {
             known.heard(peer(host), at(host.into()));
@@ -75,6 +76,7 @@ mod tests {
             known.heard(peer(0), at(host.into()));
         }
         assert!(known.contains(&peer(0)) && !known.contains(&peer(1)));
+        assert_eq!(filters.peers(), KNOWN_MAX as u64, "workers know the same");
         assert_eq!((known.heard.len(), known.oldest.len()), (KNOWN_MAX, KNOWN_MAX));
     }
 }

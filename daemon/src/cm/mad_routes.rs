@@ -179,7 +179,7 @@ impl MadRoutes {
         environment: &mut Environment<'_>,
     ) {
         let budget = if is_stranger { &mut self.for_strangers } else { &mut self.for_answers };
-        if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take() {
+        if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take(Instant::now()) {
             self.dropped += 1;
             return;
         }
@@ -187,7 +187,7 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         };
-        if is_stranger && !way.about_unknown.take() {
+        if is_stranger && !way.about_unknown.take(Instant::now()) {
             self.dropped += 1;
             return;
         }

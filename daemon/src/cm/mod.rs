@@ -53,7 +53,7 @@ use crate::{
     config::CmLimits,
     environment::Environment,
     net::{FollowId, NextHop},
-    worker::received_mads::{MadFilters, ReceivedMad},
+    worker::{mad_filters::MadFilters, received_mads::ReceivedMad},
 };
 
 /// Event channels of a user, unless the config has the limit: this part of the files that the
@@ -65,6 +65,9 @@ const OWN_EVENTS_MAX: usize = 64;
 
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
+
+/// Datagrams that waited for a rate, of a turn of the control thread.
+const TAKEN_WHEN_DUE: usize = 32;
 
 /// A device of the connection manager.
 #[derive(Clone, Copy, Debug)]
@@ -131,9 +134,12 @@ const ENDED_AT_ONCE: usize = 256;
 
 impl ConnectionService {
     /// `filters`: by these workers tell datagrams apart.
-    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32], filters: &MadFilters) -> Self {
-        let numbers = Arc::clone(&filters.numbers);
-        let config = CmConfig { seed, connections_max: limits.connections as usize, numbers };
+    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32], filters: &Arc<MadFilters>) -> Self {
+        let config = CmConfig {
+            seed,
+            connections_max: limits.connections as usize,
+            observer: Arc::<MadFilters>::clone(filters),
+        };
         Self {
             ids: Identifiers::new(&config, limits.ids_of_user),
             limits,
@@ -148,7 +154,7 @@ impl ConnectionService {
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
             intake: Intake::default(),
-            known: KnownPeers::new(Arc::clone(&filters.peers)),
+            known: KnownPeers::new(Arc::clone(filters)),
             wrong_address: 0,
             refusals: RefusalLog::default(),
             epoch: Instant::now(),
@@ -247,12 +253,13 @@ impl ConnectionService {
 
     /// Handles up to `budget` of the datagrams that wait; true if some are left.
     pub(crate) fn take_datagrams(&mut self, budget: usize, environment: &mut Environment<'_>) -> bool {
+        let now = Instant::now();
         for _ in 0..budget {
-            let Some(IncomingMad { from, bytes }) = self.intake.take() else { break };
+            let Some(IncomingMad { from, bytes }) = self.intake.take(now) else { break };
             self.take_datagram(from, &bytes, environment);
             self.flush(environment);
         }
-        !self.intake.is_empty()
+        self.intake.is_ready(now)
     }
 
     fn take_datagram(&mut self, from: PeerAddress, bytes: &[u8; MAD_BYTES], environment: &mut Environment<'_>) {
@@ -280,7 +287,7 @@ impl ConnectionService {
     /// When [`Self::on_deadline`] wants to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let ids = self.ids.poll_timeout().map(|at| self.epoch + at);
-        ids.into_iter().chain(self.routes.deadline()).min()
+        ids.into_iter().chain(self.routes.deadline()).chain(self.intake.deadline()).min()
     }
 
     /// Time has passed.
@@ -291,6 +298,9 @@ impl ConnectionService {
         self.routes.on_deadline(Instant::now(), environment);
         self.ask_neighbors(environment);
         self.flush(environment);
+        if self.intake.deadline().is_some_and(|due| due <= Instant::now()) {
+            self.take_datagrams(TAKEN_WHEN_DUE, environment);
+        }
     }
 
     /// Asks for neighbors that identifiers wait for, and for which there was no room before.

@@ -140,7 +140,9 @@ impl<N: Nic> Worker<N> {
 
     fn replace_queues(&mut self, at: usize, queues: Vec<N>) -> Vec<N> {
         self.unwatch_sockets();
-        mem::replace(&mut self.worker_endpoints[at].queues, queues)
+        let before = mem::replace(&mut self.worker_endpoints[at].queues, queues);
+        self.worker_endpoints[at].make_room_for_mads();
+        before
     }
 
     fn attach_session(&mut self, session: WorkerSession) -> Answer {

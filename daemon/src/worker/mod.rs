@@ -22,6 +22,7 @@ pub mod events;
 mod execute;
 pub mod handoff;
 pub mod idle;
+pub mod mad_filters;
 pub mod mailbox;
 pub mod management;
 pub mod metrics;

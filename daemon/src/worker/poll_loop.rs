@@ -107,6 +107,14 @@ pub struct WorkerEndpoint<N> {
     pub max_qps: u32,
 }
 
+impl<N> WorkerEndpoint<N> {
+    /// All frames of a poll iteration may be management datagrams: those of one queue take no room
+    /// of another's.
+    pub(super) fn make_room_for_mads(&mut self) {
+        self.endpoint.set_management_room(FRAMES_IN * self.queues.len().max(1));
+    }
+}
+
 /// Parts of a worker.
 #[derive(Debug)]
 pub struct WorkerParts<N> {
@@ -187,7 +195,7 @@ impl<N: Nic> Worker<N> {
     ///
     /// # Errors
     /// The kernel's, when it gives no epoll set or refuses a socket in it.
-    pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
+    pub fn new(mut parts: WorkerParts<N>) -> io::Result<Self> {
         let sleeper = WorkerSleeper::new(parts.waker, parts.state)?;
         let (mut first_entries, mut first_srqs) = (Vec::new(), Vec::new());
         let (mut qps, mut srqs) = (0, 0);
@@ -198,6 +206,7 @@ impl<N: Nic> Worker<N> {
             srqs += worker_endpoint.endpoint.max_srqs();
         }
         let outgoing = MadOutlet::new(parts.outgoing, parts.worker_endpoints.len());
+        parts.worker_endpoints.iter_mut().for_each(WorkerEndpoint::make_room_for_mads);
         let worker = Self {
             id: parts.id,
             worker_endpoints: parts.worker_endpoints,

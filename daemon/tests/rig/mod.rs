@@ -90,7 +90,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let count = served.iter().map(|(_, worker)| worker + 1).max().expect("somebody is served");
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
-        let (mads, mad_senders) = mads(count as usize).expect("an eventfd");
+        let (mads, mad_senders) = mads(count as usize, 1000).expect("an eventfd");
         let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(count).expect("a memfd");
         let (mut handles, mut queue_mailboxes, mut threads) = (Vec::new(), Vec::new(), Vec::new());

@@ -400,7 +400,7 @@ impl Control {
         let endpoints = Arc::new(endpoints.expect("few workers"));
         let wakers: Vec<_> = (0..how.workers).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (events, senders) = events(how.workers as usize).expect("an eventfd");
-        let (mads, mad_senders) = mads(how.workers as usize).expect("an eventfd");
+        let (mads, mad_senders) = mads(how.workers as usize, 1000).expect("an eventfd");
         let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(how.workers).expect("a memfd");
         let (mut handles, mut threads) = (Vec::new(), Vec::new());

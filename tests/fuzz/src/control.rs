@@ -10,6 +10,7 @@ use std::{
     io::IoSlice,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
+    sync::Arc,
     time::Instant,
 };
 
@@ -30,7 +31,7 @@ use roced::{
     config::{ClientLimits, DeviceLimits, LimitsConfig},
     environment::Environment,
     net::{FollowId, NetworkChange, NextHop},
-    worker::received_mads::MadFilters,
+    worker::mad_filters::MadFilters,
 };
 use roced_abi::{
     VERSION,
@@ -236,7 +237,8 @@ impl Daemon {
             endpoints: crew.places.clone(),
             qps_per_endpoint: QPS,
         };
-        let clients = Clients::new(listener, vec![setup], limits, board, &MadFilters::default()).expect("an epoll set");
+        let filters = Arc::new(MadFilters::new(1000));
+        let clients = Clients::new(listener, vec![setup], limits, board, &filters).expect("an epoll set");
         Self { clients, crew, net: Net::new(), raws: [const { None }; CLIENTS], socket }
     }
 

@@ -121,7 +121,7 @@ impl Crew {
         let endpoints = Arc::new(endpoints);
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
-        let (_, mad_senders) = mads(count as usize).expect("an eventfd");
+        let (_, mad_senders) = mads(count as usize, 1000).expect("an eventfd");
         let senders = senders.into_iter().zip(mad_senders);
         let board = SleepBoard::create(count).expect("a memfd");
         let recovery = RecoveryConfig { out_of_order_packets: 32, ..RecoveryConfig::default() };

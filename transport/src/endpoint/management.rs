@@ -10,8 +10,14 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Takes a received management datagram. At most 64 wait; further ones are dropped and counted
-    /// ([`DropReason::ManagementQueueFull`]).
+    /// Sets how many received management datagrams wait for [`Self::poll_management`] at most: as
+    /// many as frames come between two calls. 64 without a call. Allocates.
+    pub fn set_management_room(&mut self, datagrams: usize) {
+        self.management.set_received_max(datagrams);
+    }
+
+    /// Takes a received management datagram. Those beyond [`Self::set_management_room`] are dropped
+    /// and counted ([`DropReason::ManagementQueueFull`]).
     #[inline]
     pub fn poll_management(&mut self) -> Option<ManagementDatagram> {
         self.management.take()
