@@ -179,8 +179,7 @@ impl ConnectionManager {
 
     fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
         let id = rep.remote;
-        let Some(connection) = self.connections.get(&id).filter(|connection| connection.peer == from) else {
-            self.counters.unknown += 1;
+        let Some(connection) = self.of_peer(id, from) else {
             // So that the peer need not repeat it for a minute.
             let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
             return self.send(from, transaction, CmMessage::Rej(rej));
@@ -313,15 +312,13 @@ impl ConnectionManager {
 
     fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {
         let id = dreq.remote;
-        let of_peer = self.connections.get(&id).filter(|it| it.peer == from);
         // It has overtaken the REP, which makes a connection that has to be ended. It comes again.
-        if of_peer.is_some_and(|it| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived)) {
+        let is_asking = |it: &CmConnection| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived);
+        if self.connections.get(&id).is_some_and(|it| it.peer == from && is_asking(it)) {
             self.counters.out_of_state += 1;
             return;
         }
-        let known = of_peer.filter(|it| it.remote == dreq.local);
-        let Some(connection) = known else {
-            self.counters.unknown += 1;
+        let Some(connection) = self.of_both(id, dreq.local, from) else {
             // Nothing else ends the peer's repetitions.
             let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
             return self.send(from, transaction, CmMessage::Drep(drep));

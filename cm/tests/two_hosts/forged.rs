@@ -1,0 +1,207 @@
+//! Messages of strangers that have seen a connection being made, and of hosts that use the address
+//! of its peer, in each state of a connection.
+
+use std::{iter::from_fn, time::Duration};
+
+use roced_cm::{
+    CmState, ConnectionManager, PeerAddress,
+    wire::{
+        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Rtu, SidrRep,
+        TransactionId, reject_reason,
+    },
+};
+use roced_types::Qpn;
+
+use crate::{
+    connect, pass,
+    world::{SERVICE, acceptance, address, manager, wanted},
+};
+
+const NOW: Duration = Duration::from_secs(1);
+/// Queue pairs of the connection, of the side that asks and of the other.
+const QPNS: [u32; 2] = [99, 77];
+
+fn hosts() -> [ConnectionManager; 2] {
+    let mut managers = [manager(0, 31, 10), manager(1, 32, 10)];
+    managers[1].listen(SERVICE, 10).expect("free");
+    managers
+}
+
+/// A connection, confirmed, without events.
+fn established() -> ([ConnectionManager; 2], [CommId; 2]) {
+    let mut managers = hosts();
+    let ids = connect(&mut managers, QPNS[0]);
+    managers[0].confirm(ids[0], [0; 224], NOW).expect("it was accepted");
+    pass(&mut managers, NOW, |_| false);
+    take_events(&mut managers);
+    (managers, ids)
+}
+
+fn take_events(managers: &mut [ConnectionManager; 2]) {
+    managers.iter_mut().for_each(|manager| while manager.poll_event().is_some() {});
+}
+
+fn bytes(message: CmMessage) -> Vec<u8> {
+    Mad { transaction: TransactionId(7), modifier: 0, message }.to_bytes().into()
+}
+
+/// A host in a state, with its number, the peer's (0 if it does not know it), and which of the two
+/// it is.
+type InState = (ConnectionManager, CommId, CommId, usize);
+
+/// Each state of a connection.
+fn states() -> Vec<InState> {
+    let of = |managers: [ConnectionManager; 2], ids: [CommId; 2], host: usize| {
+        let manager = managers.into_iter().nth(host).expect("two hosts");
+        (manager, ids[host], ids[1 - host], host)
+    };
+    let asked = || {
+        let mut managers = hosts();
+        let id = managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+        let req = managers[0].poll_transmit().expect("a REQ").mad.to_bytes();
+        managers[1].on_datagram(address(1), &req, NOW);
+        let other = managers[1].poll_event().expect("a request").id();
+        (managers, [id, other])
+    };
+    let accepted = || {
+        let (mut managers, ids) = asked();
+        managers[1].accept(ids[1], &acceptance(), NOW).expect("it was requested");
+        let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+        managers[0].on_datagram(address(0), &rep, NOW);
+        (managers, ids)
+    };
+    let disconnecting = || {
+        let (mut managers, ids) = established();
+        managers[0].disconnect(ids[0], NOW).expect("it is connected");
+        let dreq = managers[0].poll_transmit().expect("a DREQ").mad.to_bytes();
+        managers[1].on_datagram(address(1), &dreq, NOW);
+        (managers, ids)
+    };
+    let over = || {
+        let (mut managers, ids) = disconnecting();
+        managers[1].disconnect(ids[1], NOW).expect("the peer disconnects");
+        pass(&mut managers, NOW, |_| false);
+        (managers, ids)
+    };
+    let patient = || {
+        let (mut managers, ids) = accepted();
+        let mra = CmMessage::Mra(Mra::new(ids[0], ids[1], RejectedMessage::Rep, 24));
+        managers[1].on_datagram(address(1), &bytes(mra), NOW);
+        (managers, ids)
+    };
+    let mut all = Vec::new();
+    for host in [0, 1] {
+        for (managers, ids) in [asked(), accepted(), established(), disconnecting(), over()] {
+            all.push(of(managers, ids, host));
+        }
+    }
+    let (managers, ids) = patient();
+    all.push(of(managers, ids, 1));
+    all[0].2 = CommId(0);
+    for (manager, ..) in &mut all {
+        while manager.poll_event().is_some() || manager.poll_transmit().is_some() {}
+    }
+    let mut seen: Vec<_> = all.iter().filter_map(|(manager, id, ..)| manager.state(*id)).collect();
+    seen.dedup();
+    assert_eq!(
+        seen,
+        [
+            CmState::ReqSent,
+            CmState::RepReceived,
+            CmState::Established,
+            CmState::DreqSent,
+            CmState::TimeWait,
+            CmState::ReqReceived,
+            CmState::RepSent,
+            CmState::Established,
+            CmState::DreqReceived,
+            CmState::TimeWait,
+            CmState::MraRepReceived,
+        ]
+    );
+    all
+}
+
+/// Every answer about a connection, from `local` to `remote`, the host's own queue pair `qpn`.
+fn answers(local: CommId, remote: CommId, host: usize, qpn: u32) -> Vec<CmMessage> {
+    let mut all = vec![
+        CmMessage::Rtu(Rtu { local, remote, private_data: [0; 224] }),
+        CmMessage::Dreq(Dreq { local, remote, remote_qpn: Qpn::from_wire(qpn), private_data: [0; 220] }),
+        CmMessage::Drep(Drep { local, remote, private_data: [0; 224] }),
+    ];
+    for message in [RejectedMessage::Req, RejectedMessage::Rep, RejectedMessage::Other] {
+        all.push(CmMessage::Mra(Mra::new(local, remote, message, 24)));
+        for reason in [reject_reason::CONSUMER_DEFINED, reject_reason::TIMEOUT, reject_reason::STALE_CONNECTION] {
+            let info = AdditionalInfo::new(&(100 + 1 - host as u64).to_be_bytes());
+            all.push(CmMessage::Rej(Rej { local, remote, message, reason, info, private_data: [0; 148] }));
+        }
+    }
+    all
+}
+
+fn rep(local: CommId, remote: CommId) -> CmMessage {
+    CmMessage::Rep(Rep {
+        local,
+        remote,
+        qkey: 0,
+        qpn: Qpn::from_wire(QPNS[1]),
+        eecn: 0,
+        ece_vendor: 0,
+        starting_psn: 0,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 15,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry_count: 7,
+        srq: false,
+        local_ca: CaGuid(101),
+        private_data: [0; 196],
+    })
+}
+
+fn found(request: CommId) -> CmMessage {
+    CmMessage::SidrRep(SidrRep {
+        request,
+        status: 0,
+        ece_vendor: 0,
+        qpn: Qpn::from_wire(5),
+        service_id: SERVICE,
+        qkey: 1,
+        info: AdditionalInfo::NONE,
+        private_data: [0; 136],
+    })
+}
+
+/// Gives a message to a host; nothing of its connection may change.
+fn changes_nothing(manager: &mut ConnectionManager, id: CommId, from: PeerAddress, message: CmMessage) {
+    let before = (manager.state(id), manager.queue_pairs(id), manager.poll_timeout(), manager.len());
+    manager.on_datagram(from, &bytes(message), NOW);
+    let after = (manager.state(id), manager.queue_pairs(id), manager.poll_timeout(), manager.len());
+    assert_eq!(before, after, "{message:?}");
+    assert_eq!(manager.poll_event(), None, "{message:?}");
+    let sent: Vec<_> = from_fn(|| manager.poll_transmit()).collect();
+    assert!(sent.len() <= 1 && sent.iter().all(|transmit| transmit.to == from), "{message:?}: {sent:?}");
+}
+
+/// With both numbers, as one that has seen the exchange.
+#[test]
+fn a_stranger_with_the_right_numbers_changes_nothing_in_any_state() {
+    for (mut manager, id, other, host) in states() {
+        let stranger = PeerAddress { remote: [9; 16], ..address(host) };
+        let other = if other == CommId(0) { CommId(0x1234_5678) } else { other };
+        let mut forged = answers(other, id, host, QPNS[host]);
+        forged.extend([rep(other, id), found(id)]);
+        for message in forged {
+            let before = manager.counters().clone();
+            changes_nothing(&mut manager, id, stranger, message);
+            let after = manager.counters();
+            assert_eq!(
+                (after.other_peer, after.unknown),
+                (before.other_peer + 1, before.unknown),
+                "{:?}: {message:?}",
+                manager.state(id)
+            );
+        }
+    }
+}
