@@ -269,13 +269,13 @@ impl ConnectionManager {
 
     fn on_rej(&mut self, from: PeerAddress, rej: &Rej, now: Duration) {
         let ca = rej.info.as_bytes().first_chunk().filter(|_| rej.reason == reject_reason::TIMEOUT);
-        let id = if let Some(ca) = ca {
-            // Of a peer that may not know our number.
+        // Of a peer that may not know our number: none that has heard of it, lest one number be
+        // enough to end a connection.
+        let early = ca.filter(|_| rej.remote == CommId(0)).and_then(|ca| {
             let ca = CaGuid(u64::from_be_bytes(*ca));
-            self.by_remote.get(&(from, ca, rej.local)).copied().unwrap_or(rej.remote)
-        } else {
-            rej.remote
-        };
+            self.by_remote.get(&(from, ca, rej.local)).copied().filter(|id| self.is_unanswered_request(*id))
+        });
+        let id = early.unwrap_or(rej.remote);
         let Some(connection) = self.of_peer(id, from) else { return };
         // A peer that refuses a REQ may have no number, and a REP's is not known yet.
         let knows = matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived)
@@ -308,6 +308,12 @@ impl ConnectionManager {
                 self.counters.out_of_state += 1;
             }
         }
+    }
+
+    /// A request of a peer that may not have heard our number.
+    fn is_unanswered_request(&self, id: CommId) -> bool {
+        let state = self.state(id);
+        state.is_some_and(|it| matches!(it, CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived))
     }
 
     fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {

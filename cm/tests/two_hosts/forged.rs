@@ -205,3 +205,30 @@ fn a_stranger_with_the_right_numbers_changes_nothing_in_any_state() {
         }
     }
 }
+
+/// In the name of the peer, with one of both numbers.
+#[test]
+fn one_number_is_not_enough_in_any_state() {
+    for (mut manager, id, other, host) in states() {
+        let peer = address(host);
+        let wrong = |number: CommId| CommId(number.0 ^ 1);
+        let mut forged = answers(other, wrong(id), host, QPNS[host]);
+        forged.extend([rep(other, wrong(id)), found(wrong(id)), found(id)]);
+        if other != CommId(0) {
+            forged.extend(answers(wrong(other), id, host, QPNS[host]));
+            forged.push(rep(wrong(other), id));
+            // Both, but for another queue pair.
+            let remote_qpn = Qpn::from_wire(QPNS[host] ^ 1);
+            forged.push(CmMessage::Dreq(Dreq { local: other, remote: id, remote_qpn, private_data: [0; 220] }));
+        }
+        // A peer that does not know the number of a request gives up by its own.
+        let is_early = host == 1
+            && matches!(manager.state(id), Some(CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived));
+        if !is_early {
+            forged.extend(answers(other, CommId(0), host, QPNS[host]));
+        }
+        for message in forged {
+            changes_nothing(&mut manager, id, peer, message);
+        }
+    }
+}
