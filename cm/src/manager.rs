@@ -425,7 +425,8 @@ impl ConnectionManager {
             let mad = Mad { transaction: connection.transaction, modifier: 0, message };
             connection.repeated = Some(Repeated { mad, sent: 0, is_counted: false, until: now + total });
             asked.waiting.push_back((id, total));
-            return;
+            // Of a message that is repeated no more.
+            return self.set_deadline(id, None);
         }
         asked.under_way.insert(id);
         self.send_repeated(id, message, now, total);

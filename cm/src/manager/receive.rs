@@ -78,7 +78,7 @@ impl ConnectionManager {
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
             self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
             note(self, RefusalCause::Stale);
-            return self.end_stale(old, now);
+            return self.doubt(old, now);
         }
         let Some(listener) = self.listeners.get(&req.service_id) else {
             note(self, RefusalCause::NoListener);
@@ -202,7 +202,7 @@ impl ConnectionManager {
                 connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
             }
             self.send(from, transaction, CmMessage::Rej(rej));
-            return self.end_stale(old, now);
+            return self.doubt(old, now);
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.state = CmState::RepReceived;
@@ -376,7 +376,12 @@ impl ConnectionManager {
     fn on_drep(&mut self, from: PeerAddress, drep: &Drep, now: Duration) {
         let id = drep.remote;
         let Some(connection) = self.of_both(id, drep.local, from) else { return };
-        if connection.state != CmState::DreqSent {
+        let is_forgotten = connection.is_doubted
+            && matches!(
+                connection.state,
+                CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived
+            );
+        if connection.state != CmState::DreqSent && !is_forgotten {
             self.counters.out_of_state += 1;
             return;
         }

@@ -4,10 +4,10 @@
 use std::{iter::from_fn, time::Duration};
 
 use roced_cm::{
-    CmState, ConnectionManager, PeerAddress,
+    CmEvent, CmState, ConnectionManager, PeerAddress,
     wire::{
-        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, Rej, RejectedMessage, Rep, Rtu, SidrRep,
-        TransactionId, reject_reason,
+        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, PortSpace, Rej, RejectedMessage, Rep, Rtu,
+        ServiceId, SidrRep, TransactionId, reject_reason,
     },
 };
 use roced_types::Qpn;
@@ -20,6 +20,8 @@ use crate::{
 const NOW: Duration = Duration::from_secs(1);
 /// Queue pairs of the connection, of the side that asks and of the other.
 const QPNS: [u32; 2] = [99, 77];
+/// No host listens there.
+const ABSENT: ServiceId = ServiceId::of(PortSpace::Tcp, 9);
 
 fn hosts() -> [ConnectionManager; 2] {
     let mut managers = [manager(0, 31, 10), manager(1, 32, 10)];
@@ -230,5 +232,70 @@ fn one_number_is_not_enough_in_any_state() {
         for message in forged {
             changes_nothing(&mut manager, id, peer, message);
         }
+    }
+}
+
+/// A request for the queue pair of a connection is all that the peer of a restarted host sees of
+/// that. Any host can send one: a queue pair number is guessed soon. The peer decides.
+#[test]
+fn a_forged_request_ends_no_connection_that_the_peer_has() {
+    for (at, qpn) in [(1, QPNS[0]), (0, QPNS[1])] {
+        let (mut managers, ids) = established();
+        let mut forger = manager(1 - at as u64, 33, 10);
+        for service in [SERVICE, ABSENT] {
+            forger.connect(&wanted(service, qpn), NOW).expect("there is room");
+            let forged = forger.poll_transmit().expect("a REQ").mad.to_bytes();
+            managers[at].on_datagram(address(at), &forged, NOW);
+        }
+        let mut now = NOW;
+        for _ in 0..600 {
+            pass(&mut managers, now, |_| false);
+            now += Duration::from_millis(100);
+            managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        }
+        for host in [0, 1] {
+            assert_eq!(managers[host].poll_event(), None, "host {host} of a request to {at}");
+            assert_eq!(managers[host].state(ids[host]), Some(CmState::Established));
+            assert_eq!(managers[host].poll_timeout(), None, "nothing is repeated any more");
+        }
+    }
+}
+
+/// Nor an attempt that is under way.
+#[test]
+fn a_forged_request_ends_no_attempt_that_the_peer_has() {
+    let mut managers = hosts();
+    let [active, passive] = connect(&mut managers, QPNS[0]);
+    take_events(&mut managers);
+    let mut forger = manager(0, 34, 10);
+    forger.connect(&wanted(ABSENT, QPNS[0]), NOW).expect("there is room");
+    let forged = forger.poll_transmit().expect("a REQ").mad.to_bytes();
+    managers[1].on_datagram(address(1), &forged, NOW);
+    pass(&mut managers, NOW, |_| false);
+    managers[0].confirm(active, [0; 224], NOW).expect("it was accepted");
+    pass(&mut managers, NOW, |_| false);
+    assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
+}
+
+/// The question, or its answer, is lost.
+#[test]
+fn a_forgotten_connection_ends_although_datagrams_are_lost() {
+    for lost in 0..4 {
+        let (mut managers, [_, passive]) = established();
+        managers[0] = manager(0, 35, 10);
+        managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+        let (mut now, mut nth) = (NOW, 0);
+        for _ in 0..50 {
+            while let Some((host, transmit)) = (0..2).find_map(|host| Some((host, managers[host].poll_transmit()?))) {
+                let ends = matches!(transmit.mad.message, CmMessage::Dreq(_) | CmMessage::Drep(_));
+                nth += usize::from(ends);
+                if !ends || nth > lost {
+                    managers[1 - host].on_datagram(address(1 - host), &transmit.mad.to_bytes(), now);
+                }
+            }
+            now += Duration::from_millis(100);
+            managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        }
+        assert_eq!(managers[1].poll_event(), Some(CmEvent::Disconnected { id: passive, timed_out: false }), "{lost}");
     }
 }
