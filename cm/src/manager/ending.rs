@@ -136,6 +136,6 @@ impl ConnectionManager {
             connection.repeated = Some(Repeated { mad, sent: 1, is_counted: false, until: now + DOUBTED });
             self.set_deadline(id, Some(now + time::repetition(1, random)));
         }
-        self.send(to, transaction, message);
+        self.send_bounded(to, transaction, message);
     }
 }

@@ -63,7 +63,7 @@ impl ConnectionManager {
         let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
         let (to, transaction) = (connection.peer, connection.transaction);
         let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
-        self.send(to, transaction, CmMessage::Rej(rej));
+        self.send_bounded(to, transaction, CmMessage::Rej(rej));
         let cause = match reason {
             reject_reason::INVALID_SERVICE_ID => RefusalCause::NoListener,
             _ => RefusalCause::Unfit(reason),

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{CmTransmit, ConnectionManager};
+use super::ConnectionManager;
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
     event::CmEvent,
@@ -76,13 +76,13 @@ impl ConnectionManager {
         };
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
-            self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
+            self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
             note(self, RefusalCause::Stale);
             return self.doubt(old, now);
         }
         let Some(listener) = self.listeners.get(&req.service_id) else {
             note(self, RefusalCause::NoListener);
-            return self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
+            return self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
         };
         // In silence: the peer repeats its REQ.
         if req.local == CommId(0) || listener.waiting >= listener.backlog {
@@ -111,7 +111,7 @@ impl ConnectionManager {
             // The program has not decided.
             (CmState::ReqReceived, _) => {
                 let mra = Mra::new(id, req.local, RejectedMessage::Req, time::MRA_SERVICE_TIMEOUT);
-                self.send(to, transaction, CmMessage::Mra(mra));
+                self.send_bounded(to, transaction, CmMessage::Mra(mra));
             }
             // It was refused, and the refusal was lost.
             (CmState::TimeWait | CmState::DreqSent, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => {
@@ -120,11 +120,6 @@ impl ConnectionManager {
             // The REP is repeated by its own timer.
             _ => {}
         }
-    }
-
-    fn send_again(&mut self, to: PeerAddress, mad: Mad) {
-        self.counters.of_mut(mad.message.attribute()).repeated += 1;
-        self.outbox.push_back(CmTransmit { to, mad });
     }
 
     /// The connection of that number, if it is this peer's.
@@ -182,7 +177,7 @@ impl ConnectionManager {
         let Some(connection) = self.of_peer(id, from) else {
             // So that the peer need not repeat it for a minute.
             let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
-            return self.send(from, transaction, CmMessage::Rej(rej));
+            return self.send_bounded(from, transaction, CmMessage::Rej(rej));
         };
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
             return self.on_rep_again(id, rep);
@@ -234,7 +229,7 @@ impl ConnectionManager {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.answer = Some(Mad { transaction, modifier: 0, message: mra });
                 }
-                self.send(to, transaction, mra);
+                self.send_bounded(to, transaction, mra);
             }
             _ => {}
         }
@@ -327,7 +322,7 @@ impl ConnectionManager {
         let Some(connection) = self.of_both(id, dreq.local, from) else {
             // Nothing else ends the peer's repetitions.
             let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
-            return self.send(from, transaction, CmMessage::Drep(drep));
+            return self.send_bounded(from, transaction, CmMessage::Drep(drep));
         };
         if connection.qpn != dreq.remote_qpn {
             self.counters.out_of_state += 1;
@@ -362,7 +357,7 @@ impl ConnectionManager {
                 let drep = CmMessage::Drep(Drep { local: id, remote: dreq.local, private_data: [0; 224] });
                 match answer {
                     Some(mad @ Mad { message: CmMessage::Drep(_), .. }) => self.send_again(to, mad),
-                    _ => self.send(to, transaction, drep),
+                    _ => self.send_bounded(to, transaction, drep),
                 }
             }
             CmState::ReqSent

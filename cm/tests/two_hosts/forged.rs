@@ -299,3 +299,40 @@ fn a_forgotten_connection_ends_although_datagrams_are_lost() {
         assert_eq!(managers[1].poll_event(), Some(CmEvent::Disconnected { id: passive, timed_out: false }), "{lost}");
     }
 }
+
+/// Each of these is an answer that any host can have sent to any other, as often as it likes.
+#[test]
+fn answers_to_forged_messages_are_marked_for_a_bound() {
+    let marks = |manager: &mut ConnectionManager, from, message: CmMessage| -> Vec<bool> {
+        manager.on_datagram(from, &bytes(message), NOW);
+        from_fn(|| manager.poll_transmit()).map(|transmit| transmit.is_bounded).collect()
+    };
+    let (mut managers, [active, passive]) = established();
+    let victim = PeerAddress { remote: [9; 16], ..address(1) };
+    let forged = answers(CommId(5), passive, 1, QPNS[1]).into_iter().chain([rep(CommId(5), passive)]);
+    for message in forged {
+        let sent = marks(&mut managers[1], victim, message);
+        assert!(sent.iter().all(|is_bounded| *is_bounded), "about a connection of another peer: {message:?}");
+    }
+    let dreq = |local, remote| {
+        CmMessage::Dreq(Dreq { local, remote, remote_qpn: Qpn::from_wire(QPNS[1]), private_data: [0; 220] })
+    };
+    assert_eq!(marks(&mut managers[1], address(1), dreq(CommId(5), passive)), [true], "a wrong number");
+    assert_eq!(marks(&mut managers[1], address(1), dreq(active, CommId(5))), [true]);
+    // The end of a connection is told, and once more for each repetition.
+    managers[1].on_datagram(address(1), &bytes(dreq(active, passive)), NOW);
+    managers[1].disconnect(passive, NOW).expect("the peer disconnects");
+    assert_eq!(managers[1].poll_transmit().map(|transmit| transmit.is_bounded), Some(false));
+    assert_eq!(marks(&mut managers[1], address(1), dreq(active, passive)), [true]);
+    // A request, and its repetition before and after it was refused.
+    let mut managers = hosts();
+    managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+    let req = managers[0].poll_transmit().expect("a REQ");
+    assert!(!req.is_bounded);
+    assert_eq!(marks(&mut managers[1], address(1), req.mad.message), []);
+    assert_eq!(marks(&mut managers[1], address(1), req.mad.message), [true]);
+    let id = managers[1].poll_event().expect("a request").id();
+    managers[1].reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], NOW).expect("it was requested");
+    assert_eq!(managers[1].poll_transmit().map(|transmit| transmit.is_bounded), Some(false));
+    assert_eq!(marks(&mut managers[1], address(1), req.mad.message), [true]);
+}

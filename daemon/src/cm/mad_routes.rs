@@ -48,10 +48,10 @@ const FOR_STRANGERS: AnswerRate = AnswerRate { at_once: 256, every: Duration::fr
 /// at one moment. How many of them exist, listeners look after.
 const FOR_ANSWERS: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_millis(2) };
 
-/// Answers to one peer about connections that this host does not have. A flood of datagrams in the
-/// name of a peer would otherwise become a flood of answers to it; they are repeated by a peer that
-/// means them.
-const ABOUT_UNKNOWN: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_micros(250) };
+/// Answers to one peer about connections that are not its, and to messages that came again. A flood
+/// of datagrams in the name of a peer would otherwise become a flood of answers to it; they are
+/// repeated by a peer that means them.
+const TO_ANY_HOST: AnswerRate = AnswerRate { at_once: 1024, every: Duration::from_micros(250) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -61,7 +61,7 @@ struct MadRoute {
     next: NextHop,
     /// The user that asked for it.
     account: u32,
-    about_unknown: AnswerBudget,
+    to_any_host: AnswerBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
 }
@@ -174,7 +174,7 @@ impl MadRoutes {
                     follow,
                     next,
                     account,
-                    about_unknown: AnswerBudget::new(ABOUT_UNKNOWN),
+                    to_any_host: AnswerBudget::new(TO_ANY_HOST),
                     waiting: VecDeque::new(),
                     used: now,
                 },
@@ -196,17 +196,17 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
-    /// of those for strangers, or of those for peers of connections. `is_stranger`: it answers one
-    /// that named no connection of this host.
+    /// of those for strangers, or of those for peers of connections. `is_bounded`: any host can cause
+    /// it in the name of the peer.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
         bytes: [u8; MAD_BYTES],
-        is_stranger: bool,
+        is_bounded: bool,
         devices: &[CmDevice],
         environment: &mut Environment<'_>,
     ) {
-        let budget = if is_stranger { &mut self.for_strangers } else { &mut self.for_answers };
+        let budget = if is_bounded { &mut self.for_strangers } else { &mut self.for_answers };
         if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take() {
             self.dropped += 1;
             return;
@@ -215,7 +215,7 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         };
-        if is_stranger && !way.about_unknown.take() {
+        if is_bounded && !way.to_any_host.take() {
             self.dropped += 1;
             return;
         }
