@@ -94,7 +94,7 @@ impl ConnectionManager {
         Some(Mad { transaction, modifier: 0, message })
     }
 
-    /// A request that was postponed goes.
+    /// A request is dropped, after it was ignored or while it waited.
     pub(crate) fn count_no_room(&mut self) {
         self.counters.no_room += 1;
     }
