@@ -6,8 +6,8 @@ use std::{iter::from_fn, time::Duration};
 use roced_cm::{
     CmEvent, CmState, ConnectionManager, PeerAddress,
     wire::{
-        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, PortSpace, Rej, RejectedMessage, Rep, Rtu,
-        ServiceId, SidrRep, TransactionId, reject_reason,
+        AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, PortSpace, Rej, RejectedMessage, Rep, Req,
+        Rtu, ServiceId, SidrRep, TransactionId, reject_reason,
     },
 };
 use roced_types::Qpn;
@@ -335,4 +335,33 @@ fn answers_to_forged_messages_are_marked_for_a_bound() {
     managers[1].reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], NOW).expect("it was requested");
     assert_eq!(managers[1].poll_transmit().map(|transmit| transmit.is_bounded), Some(false));
     assert_eq!(marks(&mut managers[1], address(1), req.mad.message), [true]);
+}
+
+/// A host that does not exist asks, and names the longest times. What it costs the one with its
+/// address.
+#[test]
+fn an_unconfirmed_request_causes_a_bounded_number_of_datagrams() {
+    for destroyed_after in [None, Some(Duration::from_secs(5)), Some(Duration::from_secs(268))] {
+        let mut managers = hosts();
+        managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+        let CmMessage::Req(req) = managers[0].poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
+        let longest = CmMessage::Req(Req { local_response_timeout: 31, max_cm_retries: 15, ..req });
+        let passive = &mut managers[1];
+        passive.on_datagram(address(1), &bytes(longest), NOW);
+        let id = passive.poll_event().expect("a request").id();
+        passive.accept(id, &acceptance(), NOW).expect("it was requested");
+        let mut sent = 0;
+        for second in 0..1000 {
+            let now = NOW + Duration::from_secs(second);
+            if destroyed_after.is_some_and(|after| after.as_secs() == second) {
+                passive.destroy(id, now).expect("it is there");
+            }
+            passive.on_timeout(now);
+            sent += from_fn(|| passive.poll_transmit()).count();
+        }
+        // Every 4 s for 268 s, and again after its end.
+        let most = if destroyed_after.is_some() { 2 * 72 } else { 72 + 6 };
+        assert!((60..=most).contains(&sent), "{destroyed_after:?}: {sent} datagrams");
+        assert!(passive.is_empty());
+    }
 }
