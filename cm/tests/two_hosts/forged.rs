@@ -4,7 +4,7 @@
 use std::{iter::from_fn, time::Duration};
 
 use roced_cm::{
-    CmEvent, CmState, ConnectionManager, PeerAddress,
+    CmEvent, CmState, ConnectionManager, FindService, PeerAddress, ServiceAnswer,
     wire::{
         AdditionalInfo, CaGuid, CmMessage, CommId, Drep, Dreq, Mad, Mra, PortSpace, Rej, RejectedMessage, Rep, Req,
         Rtu, ServiceId, SidrRep, TransactionId, reject_reason,
@@ -233,6 +233,40 @@ fn one_number_is_not_enough_in_any_state() {
             changes_nothing(&mut manager, id, peer, message);
         }
     }
+}
+
+/// Of both ends: a question that was sent, one that waits for the program, and an answered one.
+#[test]
+fn a_question_for_a_datagram_service_is_changed_by_no_other_message() {
+    let service_id = ServiceId::of(PortSpace::Udp, 9);
+    let [mut asking, mut asked] = hosts();
+    asked.listen(service_id, 10).expect("free");
+    let service = FindService { peer: address(0), account: 0, service_id, pkey: 0xffff, private_data: [0; 216] };
+    let question = asking.find_service(&service, NOW).expect("there is room");
+    let req = asking.poll_transmit().expect("a SIDR_REQ").mad;
+    asked.on_datagram(address(1), &req.to_bytes(), NOW);
+    let request = asked.poll_event().expect("a request").id();
+    let stranger = |host| PeerAddress { remote: [9; 16], ..address(host) };
+    let all = |local, remote, host| answers(local, remote, host, 0).into_iter().chain([rep(local, remote)]);
+    for local in [CommId(0), CommId(5), question] {
+        for message in all(local, question, 0) {
+            changes_nothing(&mut asking, question, address(0), message);
+        }
+        for is_answered in [false, true] {
+            for message in all(local, request, 1).chain([found(request)]) {
+                changes_nothing(&mut asked, request, address(1), message);
+            }
+            if !is_answered && local == question {
+                let refusal = ServiceAnswer::refusal(2);
+                asked.answer_service(request, &refusal, NOW).expect("it was requested");
+                assert!(asked.poll_transmit().is_some());
+            }
+        }
+    }
+    changes_nothing(&mut asking, question, stranger(0), found(question));
+    changes_nothing(&mut asking, question, address(0), found(CommId(question.0 ^ 1)));
+    asking.on_datagram(address(0), &bytes(found(question)), NOW);
+    assert!(matches!(asking.poll_event(), Some(CmEvent::ServiceFound { id, .. }) if id == question));
 }
 
 /// A request for the queue pair of a connection is all that the peer of a restarted host sees of
