@@ -63,7 +63,8 @@ impl ConnectionManager {
     }
 
     fn on_req(&mut self, from: PeerAddress, req: &Req, transaction: TransactionId, now: Duration) {
-        if req.qpn.is_reserved() {
+        // By number 0 none of its messages could name it.
+        if req.qpn.is_reserved() || req.local == CommId(0) {
             self.counters.discarded += 1;
             return;
         }
@@ -85,7 +86,7 @@ impl ConnectionManager {
             return self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
         };
         // In silence: the peer repeats its REQ.
-        if req.local == CommId(0) || listener.waiting >= listener.backlog {
+        if listener.waiting >= listener.backlog {
             note(self, RefusalCause::BacklogFull);
             self.counters.no_room += 1;
             return;

@@ -399,3 +399,17 @@ fn an_unconfirmed_request_causes_a_bounded_number_of_datagrams() {
         assert!(passive.is_empty());
     }
 }
+
+/// The log would blame the program for its backlog.
+#[test]
+fn a_request_without_a_number_is_discarded() {
+    let mut managers = hosts();
+    managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+    let CmMessage::Req(req) = managers[0].poll_transmit().expect("a REQ").mad.message else { panic!("a REQ") };
+    for local in [CommId(0), req.local] {
+        managers[1].on_datagram(address(1), &bytes(CmMessage::Req(Req { local, ..req })), NOW);
+        assert_eq!((managers[1].poll_refused(), managers[1].poll_transmit()), (None, None));
+    }
+    let counters = managers[1].counters();
+    assert_eq!((counters.discarded, counters.no_room, managers[1].len()), (1, 0, 1));
+}
