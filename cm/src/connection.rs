@@ -89,6 +89,8 @@ pub(crate) struct CmConnection {
     pub(crate) is_hurried: bool,
     /// Its peer has confirmed it, or accepted and was told so, and it is not over.
     pub(crate) is_confirmed: bool,
+    /// Its peer was asked whether it has forgotten it.
+    pub(crate) is_doubted: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,
     pub(crate) remote_ca: CaGuid,
@@ -120,6 +122,7 @@ impl CmConnection {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            is_doubted: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -147,6 +150,7 @@ impl CmConnection {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            is_doubted: false,
             orphan_place: None,
             remote: req.local,
             remote_ca: req.local_ca,

@@ -27,7 +27,8 @@ pub struct CmCounters {
     pub other_peer: u64,
     /// Messages that do not fit the connection's state.
     pub out_of_state: u64,
-    /// REQs beyond a listener's backlog, or beyond the limit of connections.
+    /// REQs and SIDR_REQs beyond a listener's backlog, or beyond a limit: of connections, of those
+    /// that peers have not confirmed, or of a user's identifiers.
     pub no_room: u64,
 }
 

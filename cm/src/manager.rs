@@ -62,6 +62,10 @@ pub struct CmTransmit {
     pub to: PeerAddress,
     /// Datagram.
     pub mad: Mad,
+    /// An answer that any host can cause in the name of its receiver, without end: about a
+    /// connection that is not the receiver's, or to a message that came again. To be sent at a
+    /// bounded rate: its receiver repeats the message if it means it.
+    pub is_bounded: bool,
 }
 
 /// Settings of a connection manager.
@@ -289,7 +293,7 @@ impl ConnectionManager {
             state => state,
         };
         self.counters.of_mut(mad.message.attribute()).repeated += 1;
-        self.outbox.push_back(CmTransmit { to, mad });
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded: false });
         self.set_deadline(id, Some(next));
         if is_first {
             self.no_longer_asks(id, of, now);
@@ -412,7 +416,21 @@ impl ConnectionManager {
     /// Sends a message once.
     fn send(&mut self, to: PeerAddress, transaction: TransactionId, message: CmMessage) {
         self.counters.of_mut(message.attribute()).sent += 1;
-        self.outbox.push_back(CmTransmit { to, mad: Mad { transaction, modifier: 0, message } });
+        let mad = Mad { transaction, modifier: 0, message };
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded: false });
+    }
+
+    /// Sends an answer that any host can cause, see [`CmTransmit::is_bounded`].
+    fn send_bounded(&mut self, to: PeerAddress, transaction: TransactionId, message: CmMessage) {
+        self.counters.of_mut(message.attribute()).sent += 1;
+        let mad = Mad { transaction, modifier: 0, message };
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded: true });
+    }
+
+    /// The same, of one that was sent before.
+    fn send_again(&mut self, to: PeerAddress, mad: Mad) {
+        self.counters.of_mut(mad.message.attribute()).repeated += 1;
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded: true });
     }
 
     /// Sends a message of a connection, and again until an answer comes or `total` is over.
@@ -423,7 +441,7 @@ impl ConnectionManager {
         connection.repeated = Some(Repeated { mad, sent: 1, is_counted: true, until: now + total });
         let to = connection.peer;
         self.counters.of_mut(message.attribute()).sent += 1;
-        self.outbox.push_back(CmTransmit { to, mad });
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded: false });
         let first = match message {
             CmMessage::Dreq(_) => DREQ_COUNTED,
             _ => time::repetition(1, random),
@@ -441,7 +459,8 @@ impl ConnectionManager {
             let mad = Mad { transaction: connection.transaction, modifier: 0, message };
             connection.repeated = Some(Repeated { mad, sent: 0, is_counted: false, until: now + total });
             asked.waiting.push_back((id, total));
-            return;
+            // Of a message that is repeated no more.
+            return self.set_deadline(id, None);
         }
         asked.under_way.insert(id);
         self.send_repeated(id, message, now, total);

@@ -208,6 +208,7 @@ impl Identifiers {
         let line = WaitingLine { listener: request.listener, is_of_strangers: is_stranger };
         if !self.unconfirmed.have_room_of(&request.peer, is_stranger) {
             self.manager.ignore(connection, account, RefusalCause::UnconfirmedFull);
+            self.manager.count_no_room();
             return None;
         }
         if let Err(cause) = self.look_for_room(line, host) {
@@ -219,6 +220,7 @@ impl Identifiers {
         }
         let Ok(key) = self.free_key(request.listener.owner) else {
             self.manager.ignore(connection, account, RefusalCause::IdentifiersFull);
+            self.manager.count_no_room();
             return None;
         };
         // It may have come again while it waited.

@@ -71,6 +71,7 @@ impl ConnectionManager {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            is_doubted: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),

@@ -2,12 +2,17 @@
 
 use core::time::Duration;
 
+use roced_types::Qpn;
+
 use super::{CmError, ConnectionManager, ServiceAnswer};
 use crate::{
-    connection::CmState,
+    connection::{CmState, Repeated},
     time,
     wire::{CmMessage, CommId, Drep, Dreq, Mad, RejectedMessage, reject_reason, sidr_status},
 };
+
+/// How long a peer is asked whether it has forgotten a connection: four times.
+const DOUBTED: Duration = Duration::from_secs(3);
 
 impl ConnectionManager {
     /// Disconnects, or agrees that the peer does.
@@ -100,16 +105,17 @@ impl ConnectionManager {
         self.enter_time_wait(id, now);
     }
 
-    /// The peer has forgotten the connection: it asks for a new one of the same queue pair. The
-    /// program is told when the peer has answered the DREQ.
-    pub(super) fn end_stale(&mut self, id: CommId, now: Duration) {
-        let Some(connection) = self.connections.get(&id) else { return };
+    /// The peer asks for a new connection of the same queue pair: it may have forgotten this one. But
+    /// any host can send that in its name, and a queue pair number is guessed soon. So the peer
+    /// decides: the connection ends when it has answered a DREQ for no queue pair, which a peer that
+    /// has the connection drops (as Linux does).
+    pub(super) fn doubt(&mut self, id: CommId, now: Duration) {
+        let random = self.random.next();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         match connection.state {
-            CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived => {
-                self.send_dreq(id, now);
-            }
+            CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived => {}
             // The program was told, and may never disconnect; nor does the peer repeat its DREQ.
-            CmState::DreqReceived => self.send_drep(id, now),
+            CmState::DreqReceived => return self.send_drep(id, now),
             // These end by themselves: asked again, answered late, or over.
             CmState::ReqSent
             | CmState::MraReqReceived
@@ -117,7 +123,19 @@ impl ConnectionManager {
             | CmState::DreqSent
             | CmState::TimeWait
             | CmState::SidrReqSent
-            | CmState::SidrReqReceived => {}
+            | CmState::SidrReqReceived => return,
         }
+        connection.is_doubted = true;
+        let (to, transaction) = (connection.peer, connection.transaction);
+        let no_qp = Qpn::from_wire(0);
+        let question = Dreq { local: id, remote: connection.remote, remote_qpn: no_qp, private_data: [0; 220] };
+        let message = CmMessage::Dreq(question);
+        // Another message is repeated: then the peer's next request asks again.
+        if connection.deadline.is_none() {
+            let mad = Mad { transaction, modifier: 0, message };
+            connection.repeated = Some(Repeated { mad, sent: 1, is_counted: false, until: now + DOUBTED });
+            self.set_deadline(id, Some(now + time::repetition(1, random)));
+        }
+        self.send_bounded(to, transaction, message);
     }
 }

@@ -63,7 +63,7 @@ impl ConnectionManager {
         let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
         let (to, transaction) = (connection.peer, connection.transaction);
         let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
-        self.send(to, transaction, CmMessage::Rej(rej));
+        self.send_bounded(to, transaction, CmMessage::Rej(rej));
         let cause = match reason {
             reject_reason::INVALID_SERVICE_ID => RefusalCause::NoListener,
             _ => RefusalCause::Unfit(reason),
@@ -94,7 +94,7 @@ impl ConnectionManager {
         Some(Mad { transaction, modifier: 0, message })
     }
 
-    /// A request that was postponed goes.
+    /// A request is dropped, after it was ignored or while it waited.
     pub(crate) fn count_no_room(&mut self) {
         self.counters.no_room += 1;
     }

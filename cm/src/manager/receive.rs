@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{CmTransmit, ConnectionManager};
+use super::ConnectionManager;
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
     event::CmEvent,
@@ -63,7 +63,8 @@ impl ConnectionManager {
     }
 
     fn on_req(&mut self, from: PeerAddress, req: &Req, transaction: TransactionId, now: Duration) {
-        if req.qpn.is_reserved() {
+        // By number 0 none of its messages could name it.
+        if req.qpn.is_reserved() || req.local == CommId(0) {
             self.counters.discarded += 1;
             return;
         }
@@ -76,16 +77,16 @@ impl ConnectionManager {
         };
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
-            self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
+            self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
             note(self, RefusalCause::Stale);
-            return self.end_stale(old, now);
+            return self.doubt(old, now);
         }
         let Some(listener) = self.listeners.get(&req.service_id) else {
             note(self, RefusalCause::NoListener);
-            return self.send(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
+            return self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::INVALID_SERVICE_ID)));
         };
         // In silence: the peer repeats its REQ.
-        if req.local == CommId(0) || listener.waiting >= listener.backlog {
+        if listener.waiting >= listener.backlog {
             note(self, RefusalCause::BacklogFull);
             self.counters.no_room += 1;
             return;
@@ -111,7 +112,7 @@ impl ConnectionManager {
             // The program has not decided.
             (CmState::ReqReceived, _) => {
                 let mra = Mra::new(id, req.local, RejectedMessage::Req, time::MRA_SERVICE_TIMEOUT);
-                self.send(to, transaction, CmMessage::Mra(mra));
+                self.send_bounded(to, transaction, CmMessage::Mra(mra));
             }
             // It was refused, and the refusal was lost.
             (CmState::TimeWait | CmState::DreqSent, Some(mad @ Mad { message: CmMessage::Rej(_), .. })) => {
@@ -120,11 +121,6 @@ impl ConnectionManager {
             // The REP is repeated by its own timer.
             _ => {}
         }
-    }
-
-    fn send_again(&mut self, to: PeerAddress, mad: Mad) {
-        self.counters.of_mut(mad.message.attribute()).repeated += 1;
-        self.outbox.push_back(CmTransmit { to, mad });
     }
 
     /// The connection of that number, if it is this peer's.
@@ -179,11 +175,10 @@ impl ConnectionManager {
 
     fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
         let id = rep.remote;
-        let Some(connection) = self.connections.get(&id).filter(|connection| connection.peer == from) else {
-            self.counters.unknown += 1;
+        let Some(connection) = self.of_peer(id, from) else {
             // So that the peer need not repeat it for a minute.
             let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
-            return self.send(from, transaction, CmMessage::Rej(rej));
+            return self.send_bounded(from, transaction, CmMessage::Rej(rej));
         };
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
             return self.on_rep_again(id, rep);
@@ -203,7 +198,7 @@ impl ConnectionManager {
                 connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
             }
             self.send(from, transaction, CmMessage::Rej(rej));
-            return self.end_stale(old, now);
+            return self.doubt(old, now);
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.state = CmState::RepReceived;
@@ -235,7 +230,7 @@ impl ConnectionManager {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.answer = Some(Mad { transaction, modifier: 0, message: mra });
                 }
-                self.send(to, transaction, mra);
+                self.send_bounded(to, transaction, mra);
             }
             _ => {}
         }
@@ -270,13 +265,13 @@ impl ConnectionManager {
 
     fn on_rej(&mut self, from: PeerAddress, rej: &Rej, now: Duration) {
         let ca = rej.info.as_bytes().first_chunk().filter(|_| rej.reason == reject_reason::TIMEOUT);
-        let id = if let Some(ca) = ca {
-            // Of a peer that may not know our number.
+        // Of a peer that may not know our number: none that has heard of it, lest one number be
+        // enough to end a connection.
+        let early = ca.filter(|_| rej.remote == CommId(0)).and_then(|ca| {
             let ca = CaGuid(u64::from_be_bytes(*ca));
-            self.by_remote.get(&(from, ca, rej.local)).copied().unwrap_or(rej.remote)
-        } else {
-            rej.remote
-        };
+            self.by_remote.get(&(from, ca, rej.local)).copied().filter(|id| self.is_unanswered_request(*id))
+        });
+        let id = early.unwrap_or(rej.remote);
         let Some(connection) = self.of_peer(id, from) else { return };
         // A peer that refuses a REQ may have no number, and a REP's is not known yet.
         let knows = matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived)
@@ -311,20 +306,24 @@ impl ConnectionManager {
         }
     }
 
+    /// A request of a peer that may not have heard our number.
+    fn is_unanswered_request(&self, id: CommId) -> bool {
+        let state = self.state(id);
+        state.is_some_and(|it| matches!(it, CmState::ReqReceived | CmState::RepSent | CmState::MraRepReceived))
+    }
+
     fn on_dreq(&mut self, from: PeerAddress, dreq: &Dreq, transaction: TransactionId, now: Duration) {
         let id = dreq.remote;
-        let of_peer = self.connections.get(&id).filter(|it| it.peer == from);
         // It has overtaken the REP, which makes a connection that has to be ended. It comes again.
-        if of_peer.is_some_and(|it| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived)) {
+        let is_asking = |it: &CmConnection| matches!(it.state, CmState::ReqSent | CmState::MraReqReceived);
+        if self.connections.get(&id).is_some_and(|it| it.peer == from && is_asking(it)) {
             self.counters.out_of_state += 1;
             return;
         }
-        let known = of_peer.filter(|it| it.remote == dreq.local);
-        let Some(connection) = known else {
-            self.counters.unknown += 1;
+        let Some(connection) = self.of_both(id, dreq.local, from) else {
             // Nothing else ends the peer's repetitions.
             let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
-            return self.send(from, transaction, CmMessage::Drep(drep));
+            return self.send_bounded(from, transaction, CmMessage::Drep(drep));
         };
         if connection.qpn != dreq.remote_qpn {
             self.counters.out_of_state += 1;
@@ -359,7 +358,7 @@ impl ConnectionManager {
                 let drep = CmMessage::Drep(Drep { local: id, remote: dreq.local, private_data: [0; 224] });
                 match answer {
                     Some(mad @ Mad { message: CmMessage::Drep(_), .. }) => self.send_again(to, mad),
-                    _ => self.send(to, transaction, drep),
+                    _ => self.send_bounded(to, transaction, drep),
                 }
             }
             CmState::ReqSent
@@ -373,7 +372,12 @@ impl ConnectionManager {
     fn on_drep(&mut self, from: PeerAddress, drep: &Drep, now: Duration) {
         let id = drep.remote;
         let Some(connection) = self.of_both(id, drep.local, from) else { return };
-        if connection.state != CmState::DreqSent {
+        let is_forgotten = connection.is_doubted
+            && matches!(
+                connection.state,
+                CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived
+            );
+        if connection.state != CmState::DreqSent && !is_forgotten {
             self.counters.out_of_state += 1;
             return;
         }

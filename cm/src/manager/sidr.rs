@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use roced_types::Qpn;
 
-use super::{CmError, CmTransmit, ConnectionManager};
+use super::{CmError, ConnectionManager};
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
     event::CmEvent,
@@ -93,7 +93,11 @@ impl ConnectionManager {
         connection.answer = Some(Mad { transaction, modifier: 0, message });
         connection.is_orphan = true;
         connection.state = CmState::TimeWait;
-        self.send(to, transaction, message);
+        if answer.status == sidr_status::UNSUPPORTED_SERVICE_ID {
+            self.send_bounded(to, transaction, message);
+        } else {
+            self.send(to, transaction, message);
+        }
         self.leave_backlog(id);
         self.set_deadline(id, Some(now + time::of_exponent(time::MRA_SERVICE_TIMEOUT)));
         self.keep_answer(id);
@@ -114,8 +118,7 @@ impl ConnectionManager {
         if let Some(&known) = self.by_question.get(&(from, req.request)) {
             self.counters.of_mut(Attribute::SidrReq).duplicates += 1;
             if let Some(mad) = self.connections[&known].answer {
-                self.counters.of_mut(Attribute::SidrRep).repeated += 1;
-                self.outbox.push_back(CmTransmit { to: from, mad });
+                self.send_again(from, mad);
             }
             return;
         }
@@ -126,7 +129,7 @@ impl ConnectionManager {
             let refusal = ServiceAnswer::refusal(sidr_status::UNSUPPORTED_SERVICE_ID);
             let rep = sidr_rep(req.request, req.service_id, &refusal);
             note(self, RefusalCause::NoListener);
-            return self.send(from, transaction, CmMessage::SidrRep(rep));
+            return self.send_bounded(from, transaction, CmMessage::SidrRep(rep));
         };
         // In silence: the peer repeats its question.
         if listener.waiting >= listener.backlog {

@@ -120,7 +120,18 @@ fn unconfirmed_requests_of_a_known_peer_are_bounded() {
     let to = world.hosts[1].address();
     let accepted = (0..2000).take_while(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();
     assert_eq!(accepted, PEER_MAX as usize);
+    assert_eq!(world.ids[1].counters().no_room, 1, "the one beyond is dropped");
     assert!(ask(&mut world, request(8, 3000, to), 3000).is_some(), "another peer");
+}
+
+#[test]
+fn a_request_beyond_the_identifiers_of_a_user_is_dropped_and_counted() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 3);
+    world.listen(IdService::Reliable, 0);
+    let to = world.hosts[1].address();
+    let accepted = (0..10).filter(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();
+    assert_eq!((accepted, world.ids[1].counters().no_room), (2, 8));
 }
 
 /// A request that the program accepts at once: its identifier and listener.

@@ -2,6 +2,7 @@
 //! accept, refuse, hesitate, disconnect and end at any moment. The rules are those of programs:
 //! each connection that was asked for ends in one event, each end is told once, and nothing is left.
 
+mod forged;
 mod world;
 
 use std::time::Duration;

@@ -53,10 +53,10 @@ const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5)
 /// at one moment. How many of them exist, listeners look after.
 const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
 
-/// Answers to one peer about connections that this host does not have. A flood of datagrams in the
-/// name of a peer would otherwise become a flood of answers to it; they are repeated by a peer that
-/// means them.
-const ABOUT_UNKNOWN: Rate = Rate { at_once: 1024, every: Duration::from_micros(250) };
+/// Answers to one peer about connections that are not its, and to messages that came again. A flood
+/// of datagrams in the name of a peer would otherwise become a flood of answers to it; they are
+/// repeated by a peer that means them.
+const TO_ANY_HOST: Rate = Rate { at_once: 1024, every: Duration::from_micros(250) };
 
 const HOP_LIMIT: u8 = 64;
 
@@ -66,7 +66,7 @@ struct MadRoute {
     next: NextHop,
     /// The user that asked for it.
     account: u32,
-    about_unknown: RateBudget,
+    to_any_host: RateBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
 }
@@ -146,7 +146,7 @@ impl MadRoutes {
                     follow,
                     next,
                     account,
-                    about_unknown: RateBudget::new(ABOUT_UNKNOWN),
+                    to_any_host: RateBudget::new(TO_ANY_HOST),
                     waiting: VecDeque::new(),
                     used: now,
                 },
@@ -168,17 +168,17 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
-    /// of those for strangers, or of those for peers of connections. `is_stranger`: it answers one
-    /// that named no connection of this host.
+    /// of those for strangers, or of those for peers of connections. `is_bounded`: any host can cause
+    /// it in the name of the peer.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
         bytes: [u8; MAD_BYTES],
-        is_stranger: bool,
+        is_bounded: bool,
         devices: &[CmDevice],
         environment: &mut Environment<'_>,
     ) {
-        let budget = if is_stranger { &mut self.for_strangers } else { &mut self.for_answers };
+        let budget = if is_bounded { &mut self.for_strangers } else { &mut self.for_answers };
         if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take(Instant::now()) {
             self.dropped += 1;
             return;
@@ -187,7 +187,7 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         };
-        if is_stranger && !way.about_unknown.take(Instant::now()) {
+        if is_bounded && !way.to_any_host.take(Instant::now()) {
             self.dropped += 1;
             return;
         }
@@ -290,4 +290,106 @@ fn emit(
     };
     let Ok(path) = Path::new(&spec) else { return false };
     unsent.send(device.worker, OutgoingMad { device: peer.device, path, bytes }, &mut *environment.workers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, net::IpAddr};
+
+    use roced_types::{DeviceId, WorkerId};
+
+    use super::*;
+    use crate::{
+        environment::{DevicePort, WorkerAccess},
+        net::{GidTableEntry, NoRoute, RoceVersion},
+        worker::{
+            command::{Answer, Command},
+            mailbox::CallError,
+        },
+    };
+
+    const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+
+    /// All hosts are neighbors.
+    struct OneLink;
+
+    impl crate::environment::Network for OneLink {
+        fn port(&self, _: DeviceId) -> DevicePort {
+            DevicePort {
+                mac: [2, 0, 0, 0, 0, 1],
+                link_up: true,
+                link_mtu_bytes: 1500,
+                speed_mbit_per_s: 10_000,
+                gid_entries: 1,
+                strips_vlan_tags: false,
+            }
+        }
+
+        fn gid(&self, _: DeviceId, _: u32) -> Option<GidTableEntry> {
+            let address = address_of(GID);
+            Some(GidTableEntry { address, ifindex: 1, vlan: None, prefix_len: 8, roce: RoceVersion::V2 })
+        }
+
+        fn has_address(&self, address: IpAddr) -> bool {
+            address == address_of(GID)
+        }
+
+        fn source_for(&mut self, _: IpAddr, _: u32) -> Option<IpAddr> {
+            Some(address_of(GID))
+        }
+
+        fn follow(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+            let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
+            let mac = [4; 6];
+            let next = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
+            Ok((FollowId(v4.to_bits().into()), next))
+        }
+
+        fn unfollow(&mut self, _: FollowId) {}
+
+        fn join(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn leave(&mut self, _: DeviceId, _: Option<u16>, _: IpAddr) {}
+    }
+
+    /// Sends all, and counts.
+    struct Sent(u32);
+
+    impl WorkerAccess for Sent {
+        fn call(&mut self, _: WorkerId, _: Command) -> Result<Answer, CallError> {
+            Err(CallError::Timeout)
+        }
+
+        fn send_mad(&mut self, _: WorkerId, _: OutgoingMad) -> bool {
+            self.0 += 1;
+            true
+        }
+    }
+
+    /// A flood in the name of a peer does not become one to it, and takes nothing from others.
+    #[test]
+    fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
+        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
+        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let peer = |host| {
+            let mut remote = GID;
+            remote[15] = host;
+            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
+        };
+        for _ in 0..100_000 {
+            routes.send(peer(2), [0; MAD_BYTES], true, &devices, &mut environment);
+        }
+        let dropped = routes.dropped;
+        for _ in 0..1000 {
+            routes.send(peer(3), [0; MAD_BYTES], true, &devices, &mut environment);
+            routes.send(peer(2), [0; MAD_BYTES], false, &devices, &mut environment);
+        }
+        assert_eq!(routes.dropped, dropped, "another peer, and messages of connections");
+        assert_eq!(u64::from(workers.0) + dropped, 102_000);
+        // The machine may be slow: 4,000 more a second.
+        assert!(dropped > 50_000, "{dropped}");
+    }
 }

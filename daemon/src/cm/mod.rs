@@ -35,7 +35,7 @@ use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::{
     CmConfig, PeerAddress,
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
-    wire::{CmMessage, CommId, MAD_BYTES, sidr_status},
+    wire::MAD_BYTES,
 };
 use roced_types::{DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
@@ -333,8 +333,7 @@ impl ConnectionService {
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {
                 self.take_datagram(from, &bytes, environment);
             } else {
-                let is_stranger = self.is_of_stranger(&transmit.mad.message);
-                self.routes.send(transmit.to, bytes, is_stranger, &self.devices, environment);
+                self.routes.send(transmit.to, bytes, transmit.is_bounded, &self.devices, environment);
             }
         }
         while let Some(refused) = self.ids.poll_refused() {
@@ -443,16 +442,6 @@ impl ConnectionService {
         }
         self.write(channel);
         Ok(())
-    }
-
-    /// The message belongs to no connection of ours: any address can cause it.
-    fn is_of_stranger(&self, message: &CmMessage) -> bool {
-        match message {
-            CmMessage::Rej(rej) => rej.local == CommId(0),
-            CmMessage::Drep(drep) => self.ids.connections().state(drep.local).is_none(),
-            CmMessage::SidrRep(rep) => rep.status == sidr_status::UNSUPPORTED_SERVICE_ID,
-            _ => false,
-        }
     }
 
     fn now(&self) -> Duration {

@@ -118,6 +118,23 @@ fn only_repetitions_that_ask_are_answered() {
     assert_eq!(answers(&mut pair, &middle, 1024), ANSWER, "it asks for an ACK");
 }
 
+/// Forging requests gains nothing: an ACK has four bytes more than a SEND of no bytes, the shortest
+/// of them.
+#[test]
+fn an_answer_is_no_longer_than_the_shortest_request_and_an_aeth() {
+    for (ipv6, rocev1) in [(false, false), (true, false), (true, true)] {
+        let settings = Settings { ipv6, rocev1: [rocev1; 2], ..Settings::default() };
+        let mut pair = removed_before_a_lost_ack(settings);
+        let only = Bth { opcode: opcode::RC_SEND_ONLY, ..repetition(&pair) };
+        let request = forged(&pair, &Headers::new(only), &[]);
+        assert_eq!(pair.deliver(1, &request), ANSWER.0);
+        let host = &mut pair.hosts[1];
+        host.endpoint.poll_transmit(pair.now, 64, &mut host.app, &mut host.nic);
+        let answers: Vec<usize> = host.nic.frames.drain(..).map(|frame| frame.len()).collect();
+        assert_eq!(answers, [request.len() + 4], "IPv6: {ipv6}, RoCEv1: {rocev1}");
+    }
+}
+
 /// Their results are gone.
 #[test]
 fn reads_are_not_answered() {
