@@ -8,7 +8,7 @@
 //!   request of a peer that has done so ─► known ────────────────┤ four
 //!   request of another address ─────────► strangers ────────────┤ two
 //!   all others of known peers ──────────► unknown of known ─────┤ one, at a bounded rate
-//!   all others ─────────────────────────► unknown of strangers ─┴ one, likewise ─► manager
+//!   all others, at a bounded rate ──────► unknown of strangers ─┴ one ─► manager
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
@@ -66,6 +66,9 @@ pub(super) struct Intake {
     of_strangers: ShareQueues,
     unknown_of_known: ShareQueues,
     unknown_of_strangers: ShareQueues,
+    /// Of strangers the first come have it: a host that sends many DREQs, for this one has lost its
+    /// connections by a restart, gets more of it than its turn among all forged addresses.
+    strangers_taken: RateBudget,
     /// Counts datagrams.
     turn: u32,
     /// Answers and requests without room.
@@ -81,7 +84,8 @@ impl Default for Intake {
             of_known: ShareQueues::new(None),
             of_strangers: ShareQueues::new(None),
             unknown_of_known: ShareQueues::new(Some(UNKNOWN_TAKEN)),
-            unknown_of_strangers: ShareQueues::new(Some(UNKNOWN_TAKEN)),
+            unknown_of_strangers: ShareQueues::new(None),
+            strangers_taken: RateBudget::new(UNKNOWN_TAKEN),
             turn: 0,
             dropped: 0,
             unknown_dropped: 0,
@@ -102,8 +106,13 @@ impl Intake {
             (false, true) if is_known => &mut self.of_known,
             (false, true) => &mut self.of_strangers,
             (false, false) => {
-                let line = if is_known { &mut self.unknown_of_known } else { &mut self.unknown_of_strangers };
-                self.unknown_dropped += u64::from(!line.put(mad));
+                let is_put = if is_known {
+                    self.unknown_of_known.put(mad)
+                } else {
+                    let line = &mut self.unknown_of_strangers;
+                    line.has_room(&mad.from) && self.strangers_taken.take(now) && line.put(mad)
+                };
+                self.unknown_dropped += u64::from(!is_put);
                 return;
             }
         };
@@ -137,8 +146,7 @@ impl Intake {
 
     /// When datagrams that wait for the rate of their line are to be taken: some at a time.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let lines = [&self.unknown_of_known, &self.unknown_of_strangers];
-        Some(lines.into_iter().filter_map(ShareQueues::ready_at).min()? + RATE_WAIT)
+        Some(self.unknown_of_known.ready_at()? + RATE_WAIT)
     }
 }
 
@@ -167,6 +175,10 @@ impl ShareQueues {
 
     fn share_of(&self, peer: &PeerAddress) -> usize {
         self.hash.hash_one(peer.remote) as usize % SHARES
+    }
+
+    fn has_room(&self, peer: &PeerAddress) -> bool {
+        self.queues[self.share_of(peer)].len() < SHARE_MAX
     }
 
     /// False if the share has no room.
@@ -272,39 +284,55 @@ mod tests {
         assert!(all.iter().position(|taken| *taken == mad(1, 2)).is_some_and(|at| at < 4));
     }
 
-    /// How often datagrams about nothing are looked at has a bound, which addresses share in turns:
-    /// one that floods spends its own part alone. Then one comes when its time has come.
+    /// How often datagrams of known peers about nothing are looked at has a bound, which addresses
+    /// share in turns: one that floods spends its own part alone.
     #[test]
-    fn datagrams_about_unknown_connections_are_looked_at_at_a_rate() {
+    fn datagrams_of_known_peers_about_nothing_are_looked_at_at_a_rate() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
-        let mut looked_at = [0; 2];
-        let mut take = |intake: &mut Intake, now| {
-            let taken = intake.take(now);
-            taken.iter().for_each(|mad| looked_at[usize::from(mad.bytes[4] != 1)] += 1);
-            taken.is_some()
-        };
-        let share = |intake: &Intake, host: u16| intake.unknown_of_strangers.share_of(&mad(host, 0).from);
+        let share = |intake: &Intake, host: u16| intake.unknown_of_known.share_of(&mad(host, 0).from);
         let other =
             (2..).find(|host| share(&intake, *host) != share(&intake, 1)).expect("not all hosts have one share");
-        while {
-            (0..10).for_each(|_| intake.put(answer(1, 1), false, &mut known, now));
-            intake.put(answer(other, 2), false, &mut known, now);
-            take(&mut intake, now) && take(&mut intake, now)
-        } {}
+        [1, other].into_iter().for_each(|host| known.heard(mad(host, 0).from, now));
+        let mut looked_at = [0; 2];
+        loop {
+            (0..10).for_each(|_| intake.put(answer(1, 0), false, &mut known, now));
+            intake.put(answer(other, 1), false, &mut known, now);
+            let taken = [intake.take(now), intake.take(now)];
+            taken.iter().flatten().for_each(|mad| looked_at[usize::from(mad.bytes[4])] += 1);
+            if taken.contains(&None) {
+                break;
+            }
+        }
         assert_eq!(looked_at.iter().sum::<u32>(), UNKNOWN_TAKEN.at_once);
         assert!(looked_at[1] > looked_at[0] / 2, "{looked_at:?}");
+        // Requests, and strangers, do not wait for that.
+        for now_or_never in [mad(1, 5), answer(other + 1, 6)] {
+            intake.put(now_or_never, false, &mut known, now);
+            assert!(intake.is_ready(now));
+            assert_eq!(intake.take(now), Some(now_or_never));
+        }
         let due = intake.deadline().expect("some wait");
         assert!(!intake.is_ready(now) && due <= now + UNKNOWN_TAKEN.every + RATE_WAIT);
         let taken = (0..100).filter(|_| intake.take(due).is_some()).count();
         assert!((8..=9).contains(&taken), "{taken} in 2 ms");
-        // Others do not wait for that, nor a peer that is known.
-        intake.put(mad(3, 5), true, &mut known, now);
-        assert_eq!(intake.take(now), Some(mad(3, 5)));
-        intake.put(answer(3, 6), false, &mut known, now);
-        assert_eq!(intake.take(now), Some(answer(3, 6)));
-        intake.put(mad(1, 5), false, &mut known, now);
-        assert!(intake.is_ready(now));
-        assert_eq!(intake.take(now), Some(mad(1, 5)));
+    }
+
+    /// Of strangers the first come, so that one that sends many has its part beside all addresses
+    /// that a flood forges; a full share spends none of the rate.
+    #[test]
+    fn datagrams_of_strangers_about_nothing_come_in_at_a_rate() {
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
+        for _ in 0..10_000 {
+            intake.put(answer(1, 0), false, &mut known, now);
+        }
+        assert_eq!(taken(&mut intake).len(), SHARE_MAX);
+        let mut come = |intake: &mut Intake, host| {
+            intake.put(answer(host, 0), false, &mut known, now);
+            u32::from(intake.take(now).is_some())
+        };
+        let came: u32 = (2..20_000).map(|host| come(&mut intake, host)).sum();
+        assert_eq!(came, UNKNOWN_TAKEN.at_once - SHARE_MAX as u32);
+        assert_eq!((intake.deadline(), intake.is_ready(now)), (None, false));
     }
 
     #[test]
