@@ -70,6 +70,9 @@ pub(crate) struct ListenerRef {
     pub(crate) generation: u64,
 }
 
+/// REPs of one request that are kept as refused: each comes some seconds after the one before.
+pub(crate) const REFUSED_REPS: usize = 8;
+
 #[derive(Clone, Debug)]
 pub(crate) struct CmConnection {
     pub(crate) state: CmState,
@@ -105,8 +108,10 @@ pub(crate) struct CmConnection {
     pub(crate) retries: u8,
     pub(crate) repeated: Option<Repeated>,
     pub(crate) deadline: Option<Duration>,
-    /// The last RTU or DREP, for duplicates of the message that it answered.
+    /// The last RTU, DREP, REJ, MRA or SIDR_REP, for duplicates of the message that it answered.
     pub(crate) answer: Option<Mad>,
+    /// The last REPs that were refused as stale, by the peer's number: they stay refused.
+    pub(crate) refused: [CommId; REFUSED_REPS],
 }
 
 impl CmConnection {
@@ -135,6 +140,7 @@ impl CmConnection {
             repeated: None,
             deadline: None,
             answer: None,
+            refused: [CommId(0); REFUSED_REPS],
         }
     }
 
@@ -163,6 +169,7 @@ impl CmConnection {
             repeated: None,
             deadline: None,
             answer: None,
+            refused: [CommId(0); REFUSED_REPS],
         }
     }
 

@@ -292,8 +292,10 @@ impl ConnectionManager {
             CmState::MraRepReceived => CmState::RepSent,
             state => state,
         };
+        // A question whether the peer has forgotten the connection: any host can cause it.
+        let is_bounded = matches!(mad.message, CmMessage::Dreq(_)) && connection.state != CmState::DreqSent;
         self.counters.of_mut(mad.message.attribute()).repeated += 1;
-        self.outbox.push_back(CmTransmit { to, mad, is_bounded: false });
+        self.outbox.push_back(CmTransmit { to, mad, is_bounded });
         self.set_deadline(id, Some(next));
         if is_first {
             self.no_longer_asks(id, of, now);

@@ -6,7 +6,7 @@ use roced_types::Qpn;
 
 use super::{CmError, ConnectionManager};
 use crate::{
-    connection::{CmConnection, CmState, PeerAddress},
+    connection::{CmConnection, CmState, PeerAddress, REFUSED_REPS},
     time,
     wire::{CaGuid, CmMessage, CommId, ConnectionPath, Mad, Req, Rtu, ServiceId, TransactionId, TransportService},
 };
@@ -84,6 +84,7 @@ impl ConnectionManager {
             repeated: None,
             deadline: None,
             answer: None,
+            refused: [CommId(0); REFUSED_REPS],
         };
         let id = self.insert(connection)?;
         self.set_transaction(id);

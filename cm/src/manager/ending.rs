@@ -14,6 +14,9 @@ use crate::{
 /// How long a peer is asked whether it has forgotten a connection: four times.
 const DOUBTED: Duration = Duration::from_secs(3);
 
+/// How long a peer that may have forgotten a connection has to confirm it: some repetitions.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
 impl ConnectionManager {
     /// Disconnects, or agrees that the peer does.
     ///
@@ -107,8 +110,8 @@ impl ConnectionManager {
 
     /// The peer asks for a new connection of the same queue pair: it may have forgotten this one. But
     /// any host can send that in its name, and a queue pair number is guessed soon. So the peer
-    /// decides: the connection ends when it has answered a DREQ for no queue pair, which a peer that
-    /// has the connection drops (as Linux does).
+    /// decides: the connection is disconnected when it has answered a DREQ for no queue pair, which a
+    /// peer that has the connection drops (as Linux does).
     pub(super) fn doubt(&mut self, id: CommId, now: Duration) {
         let random = self.random.next();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -125,17 +128,29 @@ impl ConnectionManager {
             | CmState::SidrReqSent
             | CmState::SidrReqReceived => return,
         }
-        connection.is_doubted = true;
+        let is_first = !core::mem::replace(&mut connection.is_doubted, true);
         let (to, transaction) = (connection.peer, connection.transaction);
         let no_qp = Qpn::from_wire(0);
         let question = Dreq { local: id, remote: connection.remote, remote_qpn: no_qp, private_data: [0; 220] };
-        let message = CmMessage::Dreq(question);
-        // Another message is repeated: then the peer's next request asks again.
+        let mad = Mad { transaction, modifier: 0, message: CmMessage::Dreq(question) };
+        // Another message is repeated, or this one: then the peer's next request asks again.
         if connection.deadline.is_none() {
-            let mad = Mad { transaction, modifier: 0, message };
             connection.repeated = Some(Repeated { mad, sent: 1, is_counted: false, until: now + DOUBTED });
             self.set_deadline(id, Some(now + time::repetition(1, random)));
         }
-        self.send_bounded(to, transaction, message);
+        if is_first {
+            self.send_bounded(to, transaction, mad.message);
+        } else {
+            self.send_again(to, mad);
+        }
+    }
+
+    /// The peer may have forgotten a connection that it has not confirmed.
+    pub(super) fn shorten(&mut self, id: CommId, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(repeated) = connection.repeated.as_mut() else { return };
+        repeated.until = repeated.until.min(now + FORGOTTEN);
+        let deadline = connection.deadline.map(|at| at.min(now + FORGOTTEN));
+        self.set_deadline(id, deadline);
     }
 }

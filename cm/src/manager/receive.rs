@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use roced_types::Qpn;
+
 use super::ConnectionManager;
 use crate::{
     connection::{CmConnection, CmState, PeerAddress},
@@ -185,17 +187,17 @@ impl ConnectionManager {
         }
         // It was refused as stale. Whether the other connection is over by now changes nothing: the
         // peer has heard of the refusal.
-        if let Some(mad @ Mad { message: CmMessage::Rej(rej), .. }) = connection.answer
-            && rej.remote == rep.local
-        {
-            return self.send_again(from, mad);
+        if connection.refused.contains(&rep.local) {
+            let rej = refused_rep(id, rep.local);
+            return self.send_again(from, Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
         }
         let key = (from, rep.local_ca, rep.qpn);
         if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
-            let mut rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
-            rej.local = id;
+            let rej = refused_rep(id, rep.local);
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
+                connection.refused.rotate_right(1);
+                connection.refused[0] = rep.local;
             }
             self.send(from, transaction, CmMessage::Rej(rej));
             return self.doubt(old, now);
@@ -325,7 +327,9 @@ impl ConnectionManager {
             let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
             return self.send_bounded(from, transaction, CmMessage::Drep(drep));
         };
-        if connection.qpn != dreq.remote_qpn {
+        // One that asks whether a connection is forgotten names no queue pair, and this one is over.
+        let is_over = connection.state == CmState::TimeWait && dreq.remote_qpn == Qpn::from_wire(0);
+        if connection.qpn != dreq.remote_qpn && !is_over {
             self.counters.out_of_state += 1;
             return;
         }
@@ -372,16 +376,24 @@ impl ConnectionManager {
     fn on_drep(&mut self, from: PeerAddress, drep: &Drep, now: Duration) {
         let id = drep.remote;
         let Some(connection) = self.of_both(id, drep.local, from) else { return };
-        let is_forgotten = connection.is_doubted
-            && matches!(
-                connection.state,
-                CmState::Established | CmState::RepSent | CmState::MraRepReceived | CmState::RepReceived
-            );
-        if connection.state != CmState::DreqSent && !is_forgotten {
-            self.counters.out_of_state += 1;
-            return;
+        match connection.state {
+            CmState::DreqSent => {
+                self.tell(id, CmEvent::Disconnected { id, timed_out: false });
+                self.enter_time_wait(id, now);
+            }
+            // It has forgotten the connection. But some hosts answer so about one that they have:
+            // both ends of it hear of the end.
+            CmState::Established | CmState::RepReceived if connection.is_doubted => self.send_dreq(id, now),
+            // A peer that asks and has not heard of our number answers likewise: it has time for
+            // the next REPs, and none if it has forgotten.
+            CmState::RepSent | CmState::MraRepReceived if connection.is_doubted => self.shorten(id, now),
+            _ => self.counters.out_of_state += 1,
         }
-        self.tell(id, CmEvent::Disconnected { id, timed_out: false });
-        self.enter_time_wait(id, now);
     }
+}
+
+/// Refuses a REP as stale, by the number of the connection and the peer's.
+fn refused_rep(id: CommId, remote: CommId) -> Rej {
+    let rej = Rej::of_stranger(remote, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
+    Rej { local: id, ..rej }
 }

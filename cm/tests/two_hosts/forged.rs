@@ -311,6 +311,84 @@ fn a_forged_request_ends_no_attempt_that_the_peer_has() {
     assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
 }
 
+/// A peer that asks and has not heard our number says of the question that it has no such
+/// connection, as Linux does: it has time for the next REP.
+#[test]
+fn an_attempt_of_which_the_answer_was_lost_outlives_a_forged_request() {
+    let mut managers = hosts();
+    let id = managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+    pass(&mut managers, NOW, |_| false);
+    let passive = managers[1].poll_event().expect("a request").id();
+    managers[1].accept(passive, &acceptance(), NOW).expect("it was requested");
+    pass(&mut managers, NOW, |message| matches!(message, CmMessage::Rep(_)));
+    let mut forger = manager(0, 36, 10);
+    forger.connect(&wanted(ABSENT, QPNS[0]), NOW).expect("there is room");
+    managers[1].on_datagram(address(1), &forger.poll_transmit().expect("a REQ").mad.to_bytes(), NOW);
+    let question = from_fn(|| managers[1].poll_transmit()).find(|it| matches!(it.mad.message, CmMessage::Dreq(_)));
+    let CmMessage::Dreq(dreq) = question.expect("a question").mad.message else { unreachable!("found") };
+    let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
+    managers[1].on_datagram(address(1), &bytes(CmMessage::Drep(drep)), NOW);
+    let now = NOW + Duration::from_secs(1);
+    managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+    pass(&mut managers, now, |_| false);
+    assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { id: accepted, .. }) if accepted == id));
+    managers[0].confirm(id, [0; 224], now).expect("it was accepted");
+    pass(&mut managers, now, |_| false);
+    assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
+}
+
+/// One that has forgotten it is given up soon.
+#[test]
+fn an_attempt_that_the_peer_has_forgotten_is_given_up_soon() {
+    let mut managers = hosts();
+    let [_, passive] = connect(&mut managers, QPNS[0]);
+    take_events(&mut managers);
+    managers[0] = manager(0, 37, 10);
+    let mut now = NOW;
+    managers[0].connect(&wanted(ABSENT, QPNS[0]), now).expect("there is room");
+    for _ in 0..120 {
+        pass(&mut managers, now, |_| false);
+        now += Duration::from_millis(100);
+        managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+    }
+    assert!(managers[1].poll_event().is_some_and(|event| event.id() == passive), "told within 12 s");
+}
+
+/// Some hosts answer each DREQ so, also about a connection that they have: both ends are told.
+#[test]
+fn a_peer_that_answers_the_question_is_disconnected_properly() {
+    let (mut managers, [active, passive]) = established();
+    let mut forger = manager(0, 38, 10);
+    forger.connect(&wanted(ABSENT, QPNS[0]), NOW).expect("there is room");
+    managers[1].on_datagram(address(1), &forger.poll_transmit().expect("a REQ").mad.to_bytes(), NOW);
+    while managers[1].poll_transmit().is_some() {}
+    let drep = Drep { local: active, remote: passive, private_data: [0; 224] };
+    managers[1].on_datagram(address(1), &bytes(CmMessage::Drep(drep)), NOW);
+    pass(&mut managers, NOW, |_| false);
+    assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: active, timed_out: false }));
+    managers[0].disconnect(active, NOW).expect("the peer disconnects");
+    pass(&mut managers, NOW, |_| false);
+    assert_eq!(managers[1].poll_event(), Some(CmEvent::Disconnected { id: passive, timed_out: false }));
+}
+
+/// A host that has ended the connection, and of which all DREQs were lost, asks for another one.
+#[test]
+fn a_connection_that_the_peer_has_ended_is_in_doubt_no_longer_than_its_question() {
+    let (mut managers, [active, passive]) = established();
+    managers[0].disconnect(active, NOW).expect("established");
+    let mut now = NOW;
+    while managers[0].state(active) == Some(CmState::DreqSent) {
+        pass(&mut managers, now, |message| matches!(message, CmMessage::Dreq(_)));
+        now += Duration::from_millis(100);
+        managers[0].on_timeout(now);
+    }
+    assert_eq!(managers[0].state(active), Some(CmState::TimeWait));
+    take_events(&mut managers);
+    managers[0].connect(&wanted(SERVICE, QPNS[0]), now).expect("there is room");
+    pass(&mut managers, now, |_| false);
+    assert_eq!(managers[1].poll_event(), Some(CmEvent::Disconnected { id: passive, timed_out: false }));
+}
+
 /// The question, or its answer, is lost.
 #[test]
 fn a_forgotten_connection_ends_although_datagrams_are_lost() {
@@ -358,6 +436,16 @@ fn answers_to_forged_messages_are_marked_for_a_bound() {
     managers[1].disconnect(passive, NOW).expect("the peer disconnects");
     assert_eq!(managers[1].poll_transmit().map(|transmit| transmit.is_bounded), Some(false));
     assert_eq!(marks(&mut managers[1], address(1), dreq(active, passive)), [true]);
+    // The question whether the peer has forgotten, and its repetitions.
+    let (mut managers, _) = established();
+    managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+    let req = managers[0].poll_transmit().expect("a REQ").mad.message;
+    let mut sent = marks(&mut managers[1], address(1), req);
+    for tenth in 1..100 {
+        managers[1].on_timeout(NOW + Duration::from_millis(100) * tenth);
+        sent.extend(from_fn(|| managers[1].poll_transmit()).map(|transmit| transmit.is_bounded));
+    }
+    assert_eq!(sent, [true; 5], "a REJ and four questions");
     // A request, and its repetition before and after it was refused.
     let mut managers = hosts();
     managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");

@@ -481,17 +481,32 @@ fn an_acceptance_that_was_refused_as_stale_stays_refused() {
     while managers[0].poll_event().is_some() {}
     let active = managers[0].connect(&wanted(SERVICE, 21), now).expect("there is room");
     pass(&mut managers, now, |_| false);
-    let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
-    managers[1].accept(passive, &acceptance(), now).expect("it was requested");
-    let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
-    managers[0].on_datagram(address(0), &rep, now);
-    pass(&mut managers, now, |_| false);
-    assert!(matches!(managers[1].poll_event(), Some(CmEvent::Rejected { .. })));
+    // Twice, for at first the question whether the old connection is forgotten is lost.
+    let (mut refused, mut now) = (Vec::new(), now);
+    for is_lost in [true, false] {
+        let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };
+        managers[1].accept(passive, &acceptance(), now).expect("it was requested");
+        let rep = managers[1].poll_transmit().expect("a REP").mad.to_bytes();
+        managers[0].on_datagram(address(0), &rep, now);
+        refused.push(rep);
+        pass(&mut managers, now, |message| is_lost && matches!(message, CmMessage::Dreq(_)));
+        assert!(matches!(managers[1].poll_event(), Some(CmEvent::Rejected { .. })));
+        managers[1].destroy(passive, now).expect("it is there");
+        // The question is asked four times, and the request comes again.
+        for _ in 0..if is_lost { 100 } else { 0 } {
+            now += Duration::from_millis(100);
+            managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+            pass(&mut managers, now, |message| matches!(message, CmMessage::Dreq(_)));
+        }
+    }
     assert_eq!(managers[0].poll_event(), Some(CmEvent::Disconnected { id: old, timed_out: false }));
-    managers[0].on_datagram(address(0), &rep, now);
-    assert_eq!((managers[0].poll_event(), managers[0].state(active)), (None, Some(CmState::ReqSent)));
-    let again = managers[0].poll_transmit().map(|transmit| transmit.mad.message);
-    assert!(matches!(again, Some(CmMessage::Rej(rej)) if rej.reason == reject_reason::STALE_CONNECTION));
+    for rep in refused {
+        managers[0].on_datagram(address(0), &rep, now);
+        assert_eq!(managers[0].poll_event(), None);
+        assert!(matches!(managers[0].state(active), Some(CmState::ReqSent | CmState::MraReqReceived)));
+        let again = managers[0].poll_transmit().map(|transmit| transmit.mad.message);
+        assert!(matches!(again, Some(CmMessage::Rej(rej)) if rej.reason == reject_reason::STALE_CONNECTION));
+    }
 }
 
 /// The program of the old connection does not read its events. A peer that loses its power does not

@@ -36,16 +36,21 @@ use super::{
 /// Shares of each line. Each address has one, chosen by a hash with a random key.
 const SHARES: usize = 256;
 
-/// Datagrams of one share that wait at a time: 5 MiB of each line. A peer has no more requests
-/// than that under way.
+/// Datagrams of one share that wait at a time: of answers and of requests of known peers as many as
+/// workers pass, of all others fewer.
+const ANSWERS_MAX: usize = 512;
+const OF_KNOWN_MAX: usize = 128;
 const SHARE_MAX: usize = 64;
+
+/// Datagrams of a line that wait at a time: 2.6 MiB.
+const LINE_MAX: usize = 8192;
 
 /// Turns of the lines repeat after so many datagrams.
 const TURNS: u32 = 16;
 
 /// Datagrams about nothing of this host, of known peers and of others: as many as one peer is
-/// answered. As many at once as a hundred hosts with 80 connections each send to one that has lost
-/// all by a restart.
+/// answered. At once, while the control thread takes them as they come, as many as a hundred hosts
+/// with 80 connections each send to one that has lost all by a restart.
 const UNKNOWN_TAKEN: Rate = Rate { at_once: 8192, every: Duration::from_micros(250) };
 
 /// A datagram with the addresses that it came from and to.
@@ -80,11 +85,11 @@ pub(super) struct Intake {
 impl Default for Intake {
     fn default() -> Self {
         Self {
-            answers: ShareQueues::new(None),
-            of_known: ShareQueues::new(None),
-            of_strangers: ShareQueues::new(None),
-            unknown_of_known: ShareQueues::new(Some(UNKNOWN_TAKEN)),
-            unknown_of_strangers: ShareQueues::new(None),
+            answers: ShareQueues::new(ANSWERS_MAX, None),
+            of_known: ShareQueues::new(OF_KNOWN_MAX, None),
+            of_strangers: ShareQueues::new(SHARE_MAX, None),
+            unknown_of_known: ShareQueues::new(SHARE_MAX, Some(UNKNOWN_TAKEN)),
+            unknown_of_strangers: ShareQueues::new(SHARE_MAX, None),
             strangers_taken: RateBudget::new(UNKNOWN_TAKEN),
             turn: 0,
             dropped: 0,
@@ -157,17 +162,22 @@ struct ShareQueues {
     /// Those with datagrams, in the order of their turns.
     turns: VecDeque<usize>,
     hash: RandomState,
+    share_max: usize,
+    /// Datagrams of all.
+    len: usize,
     /// Of datagrams that are taken, if it has a bound.
     rate: Option<RateBudget>,
     created: Instant,
 }
 
 impl ShareQueues {
-    fn new(rate: Option<Rate>) -> Self {
+    fn new(share_max: usize, rate: Option<Rate>) -> Self {
         Self {
             queues: (0..SHARES).map(|_| VecDeque::new()).collect(),
             turns: VecDeque::with_capacity(SHARES),
             hash: RandomState::new(),
+            share_max,
+            len: 0,
             rate: rate.map(RateBudget::new),
             created: Instant::now(),
         }
@@ -178,21 +188,21 @@ impl ShareQueues {
     }
 
     fn has_room(&self, peer: &PeerAddress) -> bool {
-        self.queues[self.share_of(peer)].len() < SHARE_MAX
+        self.len < LINE_MAX && self.queues[self.share_of(peer)].len() < self.share_max
     }
 
     /// False if the share has no room.
     fn put(&mut self, mad: IncomingMad) -> bool {
-        let share = self.share_of(&mad.from);
-        let queue = &mut self.queues[share];
-        if queue.len() >= SHARE_MAX {
-            return false;
+        let has_room = self.has_room(&mad.from);
+        if has_room {
+            let share = self.share_of(&mad.from);
+            if self.queues[share].is_empty() {
+                self.turns.push_back(share);
+            }
+            self.queues[share].push_back(mad);
+            self.len += 1;
         }
-        if queue.is_empty() {
-            self.turns.push_back(share);
-        }
-        queue.push_back(mad);
-        true
+        has_room
     }
 
     fn take(&mut self, now: Instant) -> Option<IncomingMad> {
@@ -202,6 +212,7 @@ impl ShareQueues {
         }
         self.turns.pop_front();
         let mad = self.queues[share].pop_front();
+        self.len -= usize::from(mad.is_some());
         if !self.queues[share].is_empty() {
             self.turns.push_back(share);
         }
@@ -259,7 +270,7 @@ mod tests {
         for host in 2..40_000 {
             intake.put(mad(host, 0), false, &mut known, now);
         }
-        assert_eq!(intake.dropped, 40_000 - 2 - (SHARES * SHARE_MAX) as u64);
+        assert_eq!(intake.dropped, 40_000 - 2 - LINE_MAX as u64);
         intake.put(mad(1, 2), false, &mut known, now);
         intake.put(mad(1, 3), true, &mut known, now);
         let first: Vec<_> = (0..3).filter_map(|_| intake.take(now)).collect();
@@ -357,7 +368,7 @@ mod tests {
             intake.put(mad(1, 0), true, &mut known, now);
         }
         intake.put(mad(other, 7), true, &mut known, now);
-        assert_eq!(intake.dropped, 1000 - SHARE_MAX as u64);
+        assert_eq!(intake.dropped, 1000 - ANSWERS_MAX as u64);
         assert_eq!((intake.take(now), intake.take(now)), (Some(mad(1, 0)), Some(mad(other, 7))));
     }
 

@@ -168,18 +168,19 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
-    /// of those for strangers, or of those for peers of connections. `is_bounded`: any host can cause
-    /// it in the name of the peer.
+    /// of those for strangers, or of those for peers of connections. `is_bounded`: any host can
+    /// cause it in the name of the peer, which may be known not to be forged.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
         bytes: [u8; MAD_BYTES],
-        is_bounded: bool,
+        (is_bounded, is_known): (bool, bool),
         devices: &[CmDevice],
         environment: &mut Environment<'_>,
     ) {
-        let budget = if is_bounded { &mut self.for_strangers } else { &mut self.for_answers };
-        if !self.ways.contains_key(&peer) && !self.has_no_limits && !budget.take(Instant::now()) {
+        let has_limits = !self.has_no_limits;
+        let budget = if is_bounded && !is_known { &mut self.for_strangers } else { &mut self.for_answers };
+        if has_limits && !self.ways.contains_key(&peer) && !budget.take(Instant::now()) {
             self.dropped += 1;
             return;
         }
@@ -187,7 +188,7 @@ impl MadRoutes {
             self.dropped += 1;
             return;
         };
-        if is_bounded && !way.to_any_host.take(Instant::now()) {
+        if is_bounded && has_limits && !way.to_any_host.take(Instant::now()) {
             self.dropped += 1;
             return;
         }
@@ -380,16 +381,36 @@ mod tests {
             PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
         };
         for _ in 0..100_000 {
-            routes.send(peer(2), [0; MAD_BYTES], true, &devices, &mut environment);
+            routes.send(peer(2), [0; MAD_BYTES], (true, true), &devices, &mut environment);
         }
         let dropped = routes.dropped;
         for _ in 0..1000 {
-            routes.send(peer(3), [0; MAD_BYTES], true, &devices, &mut environment);
-            routes.send(peer(2), [0; MAD_BYTES], false, &devices, &mut environment);
+            routes.send(peer(3), [0; MAD_BYTES], (true, true), &devices, &mut environment);
+            routes.send(peer(2), [0; MAD_BYTES], (false, true), &devices, &mut environment);
         }
         assert_eq!(routes.dropped, dropped, "another peer, and messages of connections");
         assert_eq!(u64::from(workers.0) + dropped, 102_000);
         // The machine may be slow: 4,000 more a second.
         assert!(dropped > 50_000, "{dropped}");
+    }
+
+    /// New ways in forged names, without end, keep none from a known peer.
+    #[test]
+    fn ways_for_strangers_leave_known_peers_theirs() {
+        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
+        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let peer = |host: u16| {
+            let mut remote = GID;
+            remote[14..].copy_from_slice(&host.to_be_bytes());
+            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
+        };
+        for host in 1000..11_000 {
+            routes.send(peer(host), [0; MAD_BYTES], (true, false), &devices, &mut environment);
+        }
+        assert!(routes.dropped > 5000, "{}", routes.dropped);
+        let dropped = routes.dropped;
+        routes.send(peer(2), [0; MAD_BYTES], (true, true), &devices, &mut environment);
+        assert_eq!(routes.dropped, dropped);
     }
 }

@@ -333,7 +333,8 @@ impl ConnectionService {
             if let Some(from) = host::handed_over(&transmit.to, &self.devices, environment) {
                 self.take_datagram(from, &bytes, environment);
             } else {
-                self.routes.send(transmit.to, bytes, transmit.is_bounded, &self.devices, environment);
+                let causes = (transmit.is_bounded, self.known.contains(&transmit.to));
+                self.routes.send(transmit.to, bytes, causes, &self.devices, environment);
             }
         }
         while let Some(refused) = self.ids.poll_refused() {

@@ -12,7 +12,8 @@ use roced_cm::{
 };
 
 /// Places of the numbers for each connection that there may be: a number that a stranger makes up
-/// shares one with a probability of at most an eighth, and that while there are all.
+/// shares one with a probability of at most an eighth, and that while there are all. A reload with
+/// another limit does not change it.
 const PLACES_OF_CONNECTION: usize = 8;
 
 /// Fewest and most places of the numbers: 4 KiB and 8 MiB. By default there are 1 MiB.

@@ -24,14 +24,18 @@ struct SentMad {
     digest: u64,
 }
 
-/// Messages by kind, peer, the sender's number and the receiver's.
+/// Messages by kind, peer, the sender's number and the receiver's; a question whether the peer has
+/// forgotten a connection apart from a DREQ.
 type MadName = (MadKind, usize, u32, u32);
+type SentName = (MadName, bool);
 
 /// Datagrams of a host since it started.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
-    sent: BTreeMap<MadName, SentMad>,
+    sent: BTreeMap<SentName, SentMad>,
     received: BTreeMap<MadName, u32>,
+    /// Connections that a peer has agreed to end: by our number.
+    ended: BTreeSet<(usize, u32)>,
     /// Numbers that peers have named as theirs.
     heard: BTreeSet<(usize, u32)>,
     /// Their queue pairs.
@@ -62,12 +66,13 @@ impl Conversation {
             MadKind::Drep => got(MadKind::Dreq, own) > 0,
             MadKind::SidrRep => got(MadKind::SidrReq, 0) > 0,
             MadKind::Mra => got(MadKind::Req, 0) > 1 || got(MadKind::Rep, own) > 1,
+            MadKind::Dreq if is_question(seen) => self.is_asked_for_again(peer, other),
             MadKind::Dreq => self.queue_pairs.get(&(peer, other)) == Some(&seen.qpn),
             MadKind::Rej => other == 0 || self.heard.contains(&(peer, other)),
         };
         demand!(has_cause, "conversation", "to host {peer}: {seen:?} has no cause");
         let is_answered = match kind {
-            MadKind::Dreq => got(MadKind::Drep, own) > 0,
+            MadKind::Dreq => !is_question(seen) && self.ended.contains(&(peer, own)),
             MadKind::Rep => got(MadKind::Rtu, own) > 0,
             _ => false,
         };
@@ -78,6 +83,13 @@ impl Conversation {
         self.check_repetition(seen, peer, now, tally)
     }
 
+    /// Another connection of the peer has the queue pair of this one.
+    fn is_asked_for_again(&self, peer: usize, number: u32) -> bool {
+        let Some(of_this) = self.queue_pairs.get(&(peer, number)) else { return false };
+        let mut others = self.queue_pairs.range((peer, 0)..=(peer, u32::MAX));
+        others.any(|((_, other), qpn)| *other != number && qpn == of_this)
+    }
+
     fn check_repetition(&mut self, seen: &SeenMad, peer: usize, now: Duration, tally: &mut ConnectionTally) -> Checked {
         let soonest = match seen.kind {
             MadKind::Req | MadKind::Rep | MadKind::Dreq => Duration::from_millis(250),
@@ -85,7 +97,8 @@ impl Conversation {
             MadKind::Rtu => Duration::ZERO,
             MadKind::Mra | MadKind::Rej | MadKind::Drep | MadKind::SidrRep => return Ok(()),
         };
-        let name = (seen.kind, peer, seen.own, seen.other);
+        let is_question = is_question(seen);
+        let name = ((seen.kind, peer, seen.own, seen.other), is_question);
         let Some(before) = self.sent.get_mut(&name) else {
             self.sent.insert(name, SentMad { last: now, times: 1, digest: seen.digest });
             return Ok(());
@@ -95,7 +108,8 @@ impl Conversation {
         self.counts[seen.kind as usize][1] += 1;
         tally.count(Count::Repetitions);
         demand!(
-            gap >= soonest && before.times <= TIMES_MAX || seen.kind == MadKind::Rtu,
+            // The peer's request, which comes again, causes each question.
+            gap >= soonest && before.times <= TIMES_MAX || seen.kind == MadKind::Rtu || is_question,
             "repetition",
             "to host {peer}: {seen:?} again after {gap:?}, the {}. time",
             before.times
@@ -109,6 +123,11 @@ impl Conversation {
         self.counts[seen.kind as usize][2] += 1;
         *self.received.entry((seen.kind, peer, seen.own, seen.other)).or_insert(0) += 1;
         self.heard.insert((peer, seen.own));
+        // It names ours, and answers a DREQ.
+        let dreq = ((MadKind::Dreq, peer, seen.other, seen.own), false);
+        if seen.kind == MadKind::Drep && self.sent.contains_key(&dreq) {
+            self.ended.insert((peer, seen.other));
+        }
         if matches!(seen.kind, MadKind::Req | MadKind::Rep) {
             self.queue_pairs.insert((peer, seen.own), seen.qpn);
         }
@@ -134,4 +153,9 @@ impl Conversation {
         }
         Ok(())
     }
+}
+
+/// A DREQ for no queue pair: its receiver answers if it has forgotten the connection.
+fn is_question(seen: &SeenMad) -> bool {
+    seen.kind == MadKind::Dreq && seen.qpn == 0
 }
