@@ -396,6 +396,9 @@ impl Daemon {
             let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
             self.clients.on_deadline(now, &mut Environment { workers: &mut self.workers, network: &mut network_view });
         }
+        if self.clients.are_mads_due(now) {
+            self.on_mads();
+        }
         if self.admin.deadline().is_some_and(|due| due <= now) {
             self.answer_operators();
         }

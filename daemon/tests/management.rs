@@ -24,7 +24,7 @@ use roced::worker::{
     metrics::{WorkerCounters, WorkerSnapshot},
     nic::Nic,
     poll_loop::Worker,
-    received_mads::ReceivedMad,
+    received_mads::{MadRoom, ReceivedMad},
 };
 use roced_cm::wire::Attribute;
 use roced_transport::{
@@ -167,7 +167,7 @@ impl Bench {
 
     fn drain(&self) -> Vec<ReceivedMad> {
         let mut taken = Vec::new();
-        self.rig.mads.drain(|mad| taken.push(mad));
+        self.rig.mads.drain(MadRoom::FULL, |mad| taken.push(mad));
         taken
     }
 

@@ -18,7 +18,9 @@ use std::{
 };
 
 use rig::{Client, Rig};
-use roced::worker::{command::Command, idle::Policy, management::OutgoingMad, nic::Nic, poll_loop::Worker};
+use roced::worker::{
+    command::Command, idle::Policy, management::OutgoingMad, nic::Nic, poll_loop::Worker, received_mads::MadRoom,
+};
 use roced_transport::{
     clock::Nanos,
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
@@ -192,7 +194,7 @@ fn exchange_mads<N: Nic + Send + 'static>(rig: &mut Rig<N>) {
             );
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
-        rig.mads.drain(|mad| {
+        rig.mads.drain(MadRoom::FULL, |mad| {
             assert_eq!(mad.bytes, [7; MAD_BYTES]);
             taken += 1;
         });

@@ -177,6 +177,11 @@ impl ConnectionManager {
 
     fn on_rep(&mut self, from: PeerAddress, rep: &Rep, transaction: TransactionId, now: Duration) {
         let id = rep.remote;
+        // As a REQ of that number.
+        if rep.local == CommId(0) {
+            self.counters.discarded += 1;
+            return;
+        }
         let Some(connection) = self.of_peer(id, from) else {
             // So that the peer need not repeat it for a minute.
             let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);

@@ -501,3 +501,15 @@ fn a_request_without_a_number_is_discarded() {
     let counters = managers[1].counters();
     assert_eq!((counters.discarded, counters.no_room, managers[1].len()), (1, 0, 1));
 }
+
+/// It would be refused as stale, for no connection has number 0.
+#[test]
+fn an_acceptance_without_a_number_is_discarded() {
+    let mut managers = hosts();
+    let id = managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+    assert!(managers[0].poll_transmit().is_some(), "a REQ");
+    managers[0].on_datagram(address(0), &bytes(rep(CommId(0), id)), NOW);
+    assert_eq!((managers[0].poll_transmit(), managers[0].counters().discarded), (None, 1));
+    managers[0].on_datagram(address(0), &bytes(rep(CommId(5), id)), NOW);
+    assert_eq!(managers[0].state(id), Some(CmState::RepReceived));
+}

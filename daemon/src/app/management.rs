@@ -24,11 +24,12 @@ const MADS: usize = 64;
 const DISCONNECTING_MAX: Duration = Duration::from_millis(500);
 
 impl Daemon {
-    /// Takes management datagrams, a bounded number. If some are left the fd stays readable.
+    /// Takes management datagrams, a bounded number. If some are left the fd stays readable, or
+    /// [`Clients::are_mads_due`] later.
     pub(super) fn on_mads(&mut self) {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
-        self.mads.drain(|mad| self.clients.on_mad(&mad, &environment));
+        self.mads.drain(self.clients.room_for_mads(), |mad| self.clients.on_mad(&mad, &environment));
         if self.clients.take_datagrams(MADS, &mut environment) {
             self.mads.ring();
         }
@@ -68,7 +69,7 @@ pub(super) fn disconnect(
             Ok(changes) => clients.on_changes(&changes, &mut environment),
             Err(error) => return warn!(%error, "some peers may not hear that their connections end"),
         }
-        mads.drain(|mad| clients.on_mad(&mad, &environment));
+        mads.drain(clients.room_for_mads(), |mad| clients.on_mad(&mad, &environment));
         while clients.take_datagrams(MADS, &mut environment) && Instant::now() < end {}
     }
 }

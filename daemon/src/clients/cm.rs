@@ -7,7 +7,10 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use roced_cm::identifiers::IdReport;
 
 use super::{CM_CHANNEL, Clients};
-use crate::{environment::Environment, worker::received_mads::ReceivedMad};
+use crate::{
+    environment::Environment,
+    worker::received_mads::{MadRoom, ReceivedMad},
+};
 
 impl Clients {
     /// When [`Self::on_cm_deadline`] wants to be called.
@@ -30,6 +33,16 @@ impl Clients {
     /// Counters of the connection manager, for operators.
     pub fn cm_counters(&self) -> Vec<(&'static str, u64)> {
         self.registry.cm.counters()
+    }
+
+    /// Room for datagrams that workers keep.
+    pub fn room_for_mads(&mut self) -> MadRoom {
+        self.registry.cm.room_for_mads()
+    }
+
+    /// Datagrams that waited for a rate are to be taken, here and from workers.
+    pub fn are_mads_due(&self, now: Instant) -> bool {
+        self.registry.cm.are_mads_due(now)
     }
 
     /// A management datagram came to queue pair 1. It waits for [`Self::take_datagrams`].

@@ -6,16 +6,17 @@
 //! ```text
 //!   names a connection with its sender ─► answers ──────────────┐ eight of sixteen
 //!   request of a peer that has done so ─► known ────────────────┤ four
-//!   request of another address ─────────► strangers ────────────┤ two
+//!   request of another address ─────────► strangers ────────────┤ two, at a bounded rate
 //!   all others of known peers ──────────► unknown of known ─────┤ one, at a bounded rate
 //!   all others, at a bounded rate ──────► unknown of strangers ─┴ one ─► manager
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
 //! among the strangers, unless it is that of a known peer. Addresses with equal right take turns,
-//! also peers that send answers without end. That which names nothing of this host is answered at
-//! a bounded rate only, and not looked at more often. Workers have told these kinds apart before,
-//! less exactly ([`received_mads`](crate::worker::received_mads)).
+//! also peers that send answers without end. That which any host can send is looked at at a bounded
+//! rate only, after many at once. Beyond it datagrams wait with the workers, which have told these
+//! kinds apart before, less exactly, and drop them for less
+//! ([`received_mads`](crate::worker::received_mads)).
 
 use std::{
     collections::VecDeque,
@@ -32,6 +33,7 @@ use super::{
     known_peers::KnownPeers,
     rate::{Rate, RateBudget},
 };
+use crate::worker::received_mads::MadRoom;
 
 /// Shares of each line. Each address has one, chosen by a hash with a random key.
 const SHARES: usize = 256;
@@ -45,13 +47,17 @@ const SHARE_MAX: usize = 64;
 /// Datagrams of a line that wait at a time: 2.6 MiB.
 const LINE_MAX: usize = 8192;
 
+/// Datagrams of a line with a rate that wait here in a flood: with a rate of 4,000 a second each
+/// gets its turn within 256 ms, and is not older than needs be.
+const HELD_MAX: usize = 1024;
+
 /// Turns of the lines repeat after so many datagrams.
 const TURNS: u32 = 16;
 
-/// Datagrams about nothing of this host, of known peers and of others: as many as one peer is
-/// answered. At once, while the control thread takes them as they come, as many as a hundred hosts
-/// with 80 connections each send to one that has lost all by a restart.
-const UNKNOWN_TAKEN: Rate = Rate { at_once: 8192, every: Duration::from_micros(250) };
+/// Datagrams that any host can send, of each such line: as many as one peer is answered, and more
+/// than a listener accepts of strangers. At once, while the control thread takes them as they come,
+/// as many as a hundred hosts with 80 connections each send to one that has lost all by a restart.
+const TAKEN: Rate = Rate { at_once: 8192, every: Duration::from_micros(250) };
 
 /// A datagram with the addresses that it came from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +79,7 @@ pub(super) struct Intake {
     unknown_of_strangers: ShareQueues,
     /// Of strangers the first come have it: a host that sends many DREQs, for this one has lost its
     /// connections by a restart, gets more of it than its turn among all forged addresses.
-    strangers_taken: RateBudget,
+    unknown_taken: RateBudget,
     /// Counts datagrams.
     turn: u32,
     /// Answers and requests without room.
@@ -87,10 +93,10 @@ impl Default for Intake {
         Self {
             answers: ShareQueues::new(ANSWERS_MAX, None),
             of_known: ShareQueues::new(OF_KNOWN_MAX, None),
-            of_strangers: ShareQueues::new(SHARE_MAX, None),
-            unknown_of_known: ShareQueues::new(SHARE_MAX, Some(UNKNOWN_TAKEN)),
+            of_strangers: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
+            unknown_of_known: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
             unknown_of_strangers: ShareQueues::new(SHARE_MAX, None),
-            strangers_taken: RateBudget::new(UNKNOWN_TAKEN),
+            unknown_taken: RateBudget::new(TAKEN),
             turn: 0,
             dropped: 0,
             unknown_dropped: 0,
@@ -115,13 +121,23 @@ impl Intake {
                     self.unknown_of_known.put(mad)
                 } else {
                     let line = &mut self.unknown_of_strangers;
-                    line.has_room(&mad.from) && self.strangers_taken.take(now) && line.put(mad)
+                    line.has_room(&mad.from) && self.unknown_taken.take(now) && line.put(mad)
                 };
                 self.unknown_dropped += u64::from(!is_put);
                 return;
             }
         };
         self.dropped += u64::from(!line.put(mad));
+    }
+
+    /// Room for datagrams that workers keep.
+    pub(super) fn room(&mut self, now: Instant) -> MadRoom {
+        let room = |line: &ShareQueues| HELD_MAX.saturating_sub(line.len);
+        MadRoom {
+            of_strangers: room(&self.of_strangers),
+            unknown_of_known: room(&self.unknown_of_known),
+            unknown_of_strangers: room(&self.unknown_of_strangers).min(self.unknown_taken.left(now) as usize),
+        }
     }
 
     /// Takes the next datagram. Each line has its turns in sixteen datagrams: a host floods any of
@@ -149,9 +165,12 @@ impl Intake {
         self.lines().any(|line| line.ready_at().is_some_and(|at| at <= now))
     }
 
-    /// When datagrams that wait for the rate of their line are to be taken: some at a time.
+    /// When datagrams that wait for the rate of their line are to be taken, here or from workers:
+    /// some at a time.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        Some(self.unknown_of_known.ready_at()? + RATE_WAIT)
+        let held =
+            [self.of_strangers.ready_at(), self.unknown_of_known.ready_at(), self.unknown_taken.exhausted_until()];
+        Some(held.into_iter().flatten().min()? + RATE_WAIT)
     }
 }
 
@@ -271,6 +290,7 @@ mod tests {
             intake.put(mad(host, 0), false, &mut known, now);
         }
         assert_eq!(intake.dropped, 40_000 - 2 - LINE_MAX as u64);
+        assert_eq!(intake.room(now).of_strangers, 0, "workers keep those that come now");
         intake.put(mad(1, 2), false, &mut known, now);
         intake.put(mad(1, 3), true, &mut known, now);
         let first: Vec<_> = (0..3).filter_map(|_| intake.take(now)).collect();
@@ -314,7 +334,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(looked_at.iter().sum::<u32>(), UNKNOWN_TAKEN.at_once);
+        assert_eq!(looked_at.iter().sum::<u32>(), TAKEN.at_once);
         assert!(looked_at[1] > looked_at[0] / 2, "{looked_at:?}");
         // Requests, and strangers, do not wait for that.
         for now_or_never in [mad(1, 5), answer(other + 1, 6)] {
@@ -323,7 +343,7 @@ mod tests {
             assert_eq!(intake.take(now), Some(now_or_never));
         }
         let due = intake.deadline().expect("some wait");
-        assert!(!intake.is_ready(now) && due <= now + UNKNOWN_TAKEN.every + RATE_WAIT);
+        assert!(!intake.is_ready(now) && due <= now + TAKEN.every + RATE_WAIT);
         let taken = (0..100).filter(|_| intake.take(due).is_some()).count();
         assert!((8..=9).contains(&taken), "{taken} in 2 ms");
     }
@@ -342,8 +362,36 @@ mod tests {
             u32::from(intake.take(now).is_some())
         };
         let came: u32 = (2..20_000).map(|host| come(&mut intake, host)).sum();
-        assert_eq!(came, UNKNOWN_TAKEN.at_once - SHARE_MAX as u32);
-        assert_eq!((intake.deadline(), intake.is_ready(now)), (None, false));
+        assert_eq!(came, TAKEN.at_once - SHARE_MAX as u32);
+        assert_eq!((intake.room(now).unknown_of_strangers, intake.is_ready(now)), (0, false));
+        let due = intake.deadline().expect("workers keep some");
+        assert_eq!(intake.room(due).unknown_of_strangers, 9, "in 2 ms");
+        assert_eq!(intake.deadline(), None);
+    }
+
+    /// Requests of strangers: many at once, then at a rate, by turns of their addresses.
+    #[test]
+    fn requests_of_strangers_are_looked_at_at_a_rate() {
+        let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
+        let mut flood = |intake: &mut Intake, hosts: std::ops::Range<u16>| {
+            hosts.for_each(|host| intake.put(mad(host, 0), false, &mut known, now));
+        };
+        let mut looked_at = 0;
+        for round in 0..20_u16 {
+            flood(&mut intake, round * 1000..round * 1000 + 1000);
+            looked_at += std::iter::from_fn(|| intake.take(now)).count();
+        }
+        assert_eq!(looked_at, TAKEN.at_once as usize);
+        let room = intake.room(now);
+        assert_eq!((room.of_strangers, room.unknown_of_strangers), (0, HELD_MAX));
+        let due = intake.deadline().expect("some wait");
+        assert!(!intake.is_ready(now) && intake.is_ready(due) && due > now);
+        let in_time = (0..100).filter(|_| intake.take(due).is_some()).count();
+        assert!((8..=9).contains(&in_time), "{in_time} in 2 ms");
+        // A known peer does not wait.
+        intake.put(mad(9, 1), true, &mut known, due);
+        intake.put(mad(9, 2), false, &mut known, due);
+        assert_eq!([intake.take(due), intake.take(due)], [Some(mad(9, 1)), Some(mad(9, 2))]);
     }
 
     #[test]

@@ -53,7 +53,10 @@ use crate::{
     config::CmLimits,
     environment::Environment,
     net::{FollowId, NextHop},
-    worker::{mad_filters::MadFilters, received_mads::ReceivedMad},
+    worker::{
+        mad_filters::MadFilters,
+        received_mads::{MadRoom, ReceivedMad},
+    },
 };
 
 /// Event channels of a user, unless the config has the limit: this part of the files that the
@@ -65,9 +68,6 @@ const OWN_EVENTS_MAX: usize = 64;
 
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
-
-/// Datagrams that waited for a rate, of a turn of the control thread.
-const TAKEN_WHEN_DUE: usize = 32;
 
 /// A device of the connection manager.
 #[derive(Clone, Copy, Debug)]
@@ -298,9 +298,16 @@ impl ConnectionService {
         self.routes.on_deadline(Instant::now(), environment);
         self.ask_neighbors(environment);
         self.flush(environment);
-        if self.intake.deadline().is_some_and(|due| due <= Instant::now()) {
-            self.take_datagrams(TAKEN_WHEN_DUE, environment);
-        }
+    }
+
+    /// Room for datagrams that workers keep.
+    pub(crate) fn room_for_mads(&mut self) -> MadRoom {
+        self.intake.room(Instant::now())
+    }
+
+    /// Datagrams that waited for a rate are to be taken, here and from workers.
+    pub(crate) fn are_mads_due(&self, now: Instant) -> bool {
+        self.intake.deadline().is_some_and(|due| due <= now)
     }
 
     /// Asks for neighbors that identifiers wait for, and for which there was no room before.

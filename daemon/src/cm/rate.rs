@@ -25,6 +25,13 @@ impl RateBudget {
 
     /// One more, if there may be.
     pub(super) fn take(&mut self, now: Instant) -> bool {
+        let may = self.left(now) > 0;
+        self.left -= u32::from(may);
+        may
+    }
+
+    /// How many there may be at once.
+    pub(super) fn left(&mut self, now: Instant) -> u32 {
         let intervals = now.saturating_duration_since(self.refilled).as_nanos() / self.rate.every.as_nanos();
         let room = self.rate.at_once - self.left;
         match u32::try_from(intervals) {
@@ -34,14 +41,17 @@ impl RateBudget {
             }
             _ => (self.left, self.refilled) = (self.rate.at_once, now.max(self.refilled)),
         }
-        let may = self.left > 0;
-        self.left -= u32::from(may);
-        may
+        self.left
     }
 
     /// When there may be one more, which is at once if some are left.
     pub(super) fn next(&self) -> Instant {
         if self.left > 0 { self.refilled } else { self.refilled + self.rate.every }
+    }
+
+    /// The same, unless some are left.
+    pub(super) fn exhausted_until(&self) -> Option<Instant> {
+        (self.left == 0).then(|| self.next())
     }
 }
 

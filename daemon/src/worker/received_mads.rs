@@ -55,6 +55,29 @@ const SHARES: usize = 256;
 /// Datagrams of a line that the control thread takes in a turn.
 const TAKEN: usize = 1024;
 
+/// Datagrams of strangers and about unknown connections that the control thread has room for. All
+/// others wait here: to drop them costs a worker less than to pass them on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadRoom {
+    /// For requests of strangers.
+    pub of_strangers: usize,
+    /// For datagrams of known peers about unknown connections.
+    pub unknown_of_known: usize,
+    /// For datagrams of strangers about unknown connections.
+    pub unknown_of_strangers: usize,
+}
+
+impl MadRoom {
+    /// For as many as a turn takes.
+    pub const FULL: Self = Self { of_strangers: TAKEN, unknown_of_known: TAKEN, unknown_of_strangers: TAKEN };
+
+    /// Most datagrams of a turn, by line.
+    fn most(self) -> [usize; 5] {
+        let Self { of_strangers, unknown_of_known, unknown_of_strangers } = self;
+        [TAKEN, TAKEN, of_strangers, unknown_of_known, unknown_of_strangers].map(|most| most.min(TAKEN))
+    }
+}
+
 /// A management datagram that a worker received. The checks of queue pair 1 have passed; its
 /// content is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,18 +265,21 @@ impl MadReceiver {
         &self.shared.filters
     }
 
-    /// Takes the datagrams that wait. Peers can send without end, so it takes 1,024 of a line; if
-    /// others wait then the fd stays readable.
-    pub fn drain(&self, mut on_mad: impl FnMut(ReceivedMad)) {
+    /// Takes the datagrams that wait and have room. Peers can send without end, so it takes 1,024 of
+    /// a line; if others wait then the fd stays readable. For those without room it does not: the
+    /// caller calls again when there is some.
+    pub fn drain(&self, room: MadRoom, mut on_mad: impl FnMut(ReceivedMad)) {
         // Before popping, so that none is overlooked. EAGAIN when nothing was announced.
         let _ = self.shared.doorbell.read();
-        for line in self.shared.lines() {
-            for _ in 0..TAKEN {
+        let mut are_left = false;
+        for (line, most) in self.shared.lines().into_iter().zip(room.most()) {
+            for _ in 0..most {
                 let Some(mad) = line.pop() else { break };
                 on_mad(mad);
             }
+            are_left |= most == TAKEN && !line.queue.is_empty();
         }
-        if self.shared.lines().iter().any(|line| !line.queue.is_empty()) {
+        if are_left {
             self.ring();
         }
     }
@@ -317,7 +343,7 @@ mod tests {
 
     fn taken(receiver: &MadReceiver) -> Vec<ReceivedMad> {
         let mut taken = Vec::new();
-        receiver.drain(|mad| taken.push(mad));
+        receiver.drain(MadRoom::FULL, |mad| taken.push(mad));
         taken
     }
 
@@ -431,11 +457,31 @@ mod tests {
         // A peer that sends as fast as they are taken.
         let mut taken = 0;
         senders[0].push(request(1, 0)).expect("room");
-        receiver.drain(|mad| {
+        receiver.drain(MadRoom::FULL, |mad| {
             taken += 1;
             senders[0].push(mad).expect("room");
         });
         assert_eq!((taken, receiver.shared.doorbell.read()), (TAKEN, Ok(1)));
+    }
+
+    /// They wait, and keep the control thread from its sleep only once it has room.
+    #[test]
+    fn datagrams_without_room_wait() {
+        let (receiver, mut senders) = new(1);
+        for number in 0..10 {
+            senders[0].push(request(1, number)).expect("room");
+        }
+        senders[0].push(mad(1, Attribute::Dreq, 5)).expect("room");
+        senders[0].announce();
+        let take = |of_strangers| {
+            let mut taken = 0;
+            let room = MadRoom { of_strangers, unknown_of_known: 0, unknown_of_strangers: 0 };
+            receiver.drain(room, |_| taken += 1);
+            (taken, receiver.shared.doorbell.read())
+        };
+        let sleeps = Err(Errno::EAGAIN);
+        assert_eq!([0, 3, 20, 20].map(take), [(0, sleeps), (3, sleeps), (7, sleeps), (0, sleeps)]);
+        assert_eq!(taken(&receiver), [mad(1, Attribute::Dreq, 5)]);
     }
 
     /// 256 addresses, each with a hash of its own start: the key is random.
