@@ -5,6 +5,7 @@ mod served;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write,
     os::fd::AsFd,
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -21,7 +22,7 @@ use nix::{
 use roced_abi::COMPLETIONS_MAX;
 use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
-    Refusal, SendRequest,
+    Refusal, SendRequest, Status,
 };
 use served::{DEVICE, Served, eventually};
 
@@ -54,6 +55,16 @@ impl Pair {
 
     fn post(&self, at: usize, wr_id: u64) -> Result<(), Error> {
         self.qps[at].post_send(&SendRequest::write_inline(b"", Default::default()).id(wr_id).signaled())
+    }
+
+    /// State and counters of both queue pairs, for the message of a failure.
+    fn describe(&self, served: &Served) -> String {
+        let mut text = format!("{} CQ overruns", served.cq_overruns(2));
+        for qp in &self.qps {
+            let state = qp.query().map(|attributes| attributes.state);
+            let _ = write!(text, "\nqueue pair {}: {state:?} {:?}", qp.qpn(), qp.statistics());
+        }
+        text
     }
 }
 
@@ -96,7 +107,8 @@ fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
             let count = pair.cq.wait(&mut done, Duration::from_millis(20)).expect("alive");
             for completion in &done[..count] {
                 let next = next.get_mut(&completion.qpn).expect("one of two");
-                assert_eq!(completion.ok().expect("done").wr_id, *next, "of {}", completion.qpn);
+                let is_next = completion.status == Status::Success && completion.wr_id == *next;
+                assert!(is_next, "not {next}, but {completion:?}; {}", pair.describe(&served));
                 *next += 1;
             }
             if idle && count == 0 {

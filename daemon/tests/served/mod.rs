@@ -267,11 +267,14 @@ impl WorkerAccess for MaybeStuck {
 
 /// Frames of requests that left by a worker.
 pub(crate) fn requests_sent(workers: &mut dyn WorkerAccess, worker: WorkerId) -> u64 {
+    counted(workers, worker, QpCount::RequestPackets)
+}
+
+/// A counter of all queue pairs of a worker.
+pub(crate) fn counted(workers: &mut dyn WorkerAccess, worker: WorkerId, count: QpCount) -> u64 {
     let empty = Box::new(WorkerSnapshot::new(1, 1, None));
     match workers.call(worker, Command::Snapshot(empty)) {
-        Ok(Answer::Snapshot(filled)) => {
-            filled.endpoints.iter().map(|endpoint| endpoint.counters.get(QpCount::RequestPackets)).sum()
-        }
+        Ok(Answer::Snapshot(filled)) => filled.endpoints.iter().map(|endpoint| endpoint.counters.get(count)).sum(),
         other => panic!("{other:?}"),
     }
 }
@@ -347,6 +350,13 @@ impl Served {
     /// The network changes.
     pub(crate) fn change(&self, changes: Vec<NetworkChange>) {
         self.on_control_thread(move |clients, environment| clients.on_changes(&changes, environment));
+    }
+
+    /// Completions lost because their queue was full, on all of these workers.
+    pub(crate) fn cq_overruns(&self, workers: u32) -> u64 {
+        self.on_control_thread(move |_, environment| {
+            (0..workers).map(|worker| counted(environment.workers, WorkerId(worker), QpCount::CqOverrun)).sum()
+        })
     }
 
     /// Sessions that there are.
