@@ -216,9 +216,14 @@ impl WorkerCompletions {
     }
 
     /// Pops the words of the next completion. Returns false if there is none.
+    ///
+    /// The slot returns to the worker at once, before the caller completes the request: other
+    /// threads may post into the room of the request, and their work may complete while this thread
+    /// does not run. A queue of as many entries as requests can be outstanding never overruns.
     fn pop(&mut self, words: &mut [u64]) -> std::result::Result<bool, RingCorrupt> {
         loop {
             if self.rings[0].pop(words)? {
+                self.rings[0].release();
                 return Ok(true);
             }
             if self.rings.len() == 1 {
@@ -231,11 +236,6 @@ impl WorkerCompletions {
     /// Number of completions in the rings.
     fn waiting(&mut self) -> std::result::Result<u32, RingCorrupt> {
         self.rings.iter_mut().map(ConsumerRing::available).sum()
-    }
-
-    /// Returns the slots of popped completions to the worker.
-    fn release(&self) {
-        self.rings[0].release();
     }
 }
 
@@ -598,9 +598,6 @@ impl Reaping {
             } else {
                 complete_orphan(&self.orphaned, &cqe);
             }
-        }
-        if moved {
-            self.cq_rings[cq_ring].release();
         }
         Some((found, moved))
     }

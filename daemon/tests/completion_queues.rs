@@ -24,7 +24,7 @@ use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
     Refusal, SendRequest, Status,
 };
-use served::{DEVICE, Served, eventually};
+use served::{DEVICE, Served, eventually, uffd::hold_writes};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -118,6 +118,58 @@ fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
     });
     assert!(reaped.values().all(|count| *count > u64::from(ROUNDS)), "both worked meanwhile: {reaped:?}");
     assert!(pair.qps.iter().all(|qp| qp.sends_outstanding() == 0));
+}
+
+/// A thread is stopped in the middle of a poll, after completions whose requests are known to be
+/// done. Another thread posts as many new ones: they complete, although the queue holds no more
+/// completions than requests can be outstanding.
+#[test]
+fn a_poll_that_is_stopped_midway_leaves_room_for_completions() {
+    const DEPTH: u64 = 64;
+    const PAGE: usize = 4096;
+    let served = Served::start();
+    let mut channel = None;
+    let pair = Pair::new(&served, |device| {
+        channel = Some(device.channel().expect("a channel"));
+        channel.clone()
+    });
+    let channel = channel.expect("made above");
+    pair.cq.resize(DEPTH as u32).expect("within limits");
+    (0..DEPTH).for_each(|wr_id| pair.post(0, wr_id).expect("room"));
+    eventually("all completed", || pair.cq.waiting().expect("alive") == DEPTH as usize);
+
+    // The poll cannot write its ninth completion, which lies on a page that is held.
+    let mut done = vec![Completion::EMPTY; 4 * PAGE / size_of::<Completion>()];
+    let start = done.as_ptr().addr();
+    let page = (start + PAGE).next_multiple_of(PAGE);
+    let ninth = (page - start) / size_of::<Completion>();
+    let Some(held) = hold_writes(page, PAGE) else {
+        return eprintln!("skipped: no userfaultfd here");
+    };
+    let into = &mut done[ninth - 8..][..32];
+    let reaped = thread::scope(|scope| {
+        let reaping = scope.spawn(|| pair.cq.poll(into).expect("alive"));
+        // Dropped when an assertion fails, so that the thread ends.
+        let held = held;
+        eventually("the poll is stopped", || pair.qps[0].sends_outstanding() == DEPTH as u32 - 9);
+        pair.cq.arm(Notify::Any);
+        for wr_id in DEPTH..DEPTH + 9 {
+            eventually("there is room", || pair.post(0, wr_id).is_ok());
+        }
+        let overruns = || served.cq_overruns(2);
+        eventually("one completed", || channel.next_event().expect("alive").is_some() || overruns() > 0);
+        assert_eq!(overruns(), 0, "{}", pair.describe(&served));
+        drop(held);
+        reaping.join().expect("it reaped")
+    });
+    let mut all = done[ninth - 8..][..reaped].to_vec();
+    eventually("all completed", || {
+        let count = pair.cq.poll(&mut done[..32]).expect("alive");
+        all.extend_from_slice(&done[..count]);
+        all.len() as u64 == DEPTH + 9
+    });
+    assert!(all.iter().all(|completion| completion.status == Status::Success), "{}", pair.describe(&served));
+    assert!(all.iter().map(|completion| completion.wr_id).eq(0..DEPTH + 9), "in order");
 }
 
 #[test]
