@@ -4,7 +4,6 @@
 //! turn. Completions of one queue pair arrive in order; there is no order between queue pairs.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
@@ -20,17 +19,17 @@ use roced_abi::{
     ring::RingCorrupt,
 };
 use roced_types::{CompletionOp, Status, completion_flags, event::EventSubject};
-use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     channel::{ChannelInner, CompletionChannel},
     device::{Device, DeviceInner},
     error::{Error, Result, WorkError},
     exclusive::Exclusive,
-    mapping::{ClientMapping, ConsumerRing, Mode, cq_rings},
+    mapping::{ClientMapping, Mode, cq_rings},
     outstanding::{Cookie, Outstanding, Queue},
     shared_work::SharedWork,
     socket::lock,
+    worker_completions::{CqeWords, WorkerCompletions, cqe},
     yield_limiter::YieldLimiter,
 };
 
@@ -198,45 +197,6 @@ pub(crate) struct Reaping {
     first: usize,
     /// Sorted by queue pair number.
     work: Vec<(u32, Arc<QpWork>)>,
-    /// Shared receives of destroyed queue pairs: their remaining completions are not reported, but
-    /// free their slots.
-    orphaned: Vec<Weak<SharedWork>>,
-}
-
-/// Completions of one worker. All rings but the last precede a resize: they are emptied first and
-/// receive no further completions.
-#[derive(Debug)]
-struct WorkerCompletions {
-    rings: VecDeque<ConsumerRing>,
-}
-
-impl WorkerCompletions {
-    fn new(ring: ConsumerRing) -> Self {
-        Self { rings: VecDeque::from([ring]) }
-    }
-
-    /// Pops the words of the next completion. Returns false if there is none.
-    ///
-    /// The slot returns to the worker at once, before the caller completes the request: other
-    /// threads may post into the room of the request, and their work may complete while this thread
-    /// does not run. A queue of as many entries as requests can be outstanding never overruns.
-    fn pop(&mut self, words: &mut [u64]) -> std::result::Result<bool, RingCorrupt> {
-        loop {
-            if self.rings[0].pop(words)? {
-                self.rings[0].release();
-                return Ok(true);
-            }
-            if self.rings.len() == 1 {
-                return Ok(false);
-            }
-            self.rings.pop_front();
-        }
-    }
-
-    /// Number of completions in the rings.
-    fn waiting(&mut self) -> std::result::Result<u32, RingCorrupt> {
-        self.rings.iter_mut().map(ConsumerRing::available).sum()
-    }
 }
 
 /// Outstanding work of a queue pair.
@@ -322,7 +282,6 @@ impl CompletionQueue {
                 cq_rings: cq_rings(&mapping, layout).into_iter().map(WorkerCompletions::new).collect(),
                 first: 0,
                 work: Vec::new(),
-                orphaned: Vec::new(),
             }),
             mapping,
             empty_polls: AtomicU32::new(0),
@@ -371,7 +330,7 @@ impl CompletionQueue {
         let mapping =
             ClientMapping::new(&fd, layout.bytes, Mode::Populated).inspect_err(|_| device.session.set_gone())?;
         for (cq_ring, ring) in state.cq_rings.iter_mut().zip(cq_rings(&mapping, layout)) {
-            cq_ring.rings.push_back(ring);
+            cq_ring.add_ring(ring);
         }
         inner.entries.store(layout.cq_ring.entries(), Ordering::Relaxed);
         Ok(())
@@ -490,16 +449,31 @@ impl CqInner {
         let mut state = self.state.enter();
         let Ok(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) else { return };
         let (_, work) = state.work.remove(at);
-        if let Some(shared) = &work.shared {
-            state.orphaned.retain(|other| other.strong_count() > 0 && other.as_ptr() != Arc::as_ptr(shared));
-            state.orphaned.push(Arc::downgrade(shared));
+        let shared = work.shared.as_deref();
+        if work.send.len() + work.recv.len() + shared.map_or(0, SharedWork::len) > 0 {
+            self.make_room(&mut state, qpn, shared);
         }
     }
 
-    /// Clears the outstanding work of a queue pair while no poll is in progress.
-    pub(crate) fn forget(&self, outstanding: &Outstanding) {
-        let _reaping = self.state.enter();
+    /// Clears outstanding work of queue pair `qpn`, which was reset, while no poll is in progress.
+    pub(crate) fn forget(&self, qpn: u32, outstanding: &Outstanding) {
+        let mut state = self.state.enter();
+        let may_have_completions = outstanding.len() > 0;
         outstanding.clear();
+        if may_have_completions {
+            self.make_room(&mut state, qpn, None);
+        }
+    }
+
+    /// Drops the completions of `qpn` that will not be reported: later work needs their slots. The
+    /// worker publishes completions before it carries out a command, so all of them are here once a
+    /// queue pair is reset or destroyed.
+    fn make_room(&self, state: &mut Reaping, qpn: u32, shared: Option<&SharedWork>) {
+        // The rings belong to the parent of a forked process.
+        if self.device.session.is_of_this_process() && state.make_room(qpn, shared).is_err() {
+            // The next poll finds the daemon gone.
+            let _ = self.broken();
+        }
     }
 
     fn broken(&self) -> Error {
@@ -558,7 +532,6 @@ impl Drop for CqInner {
         if let Some(channel) = &self.channel {
             channel.remove(self.cqn);
         }
-        self.state.enter().complete_orphans();
         self.device.session.destroy::<DestroyCq>(EventSubject::Cq, self.cqn);
         if let Some(channel) = self.channel.as_ref().filter(|_| !self.own_channel) {
             channel.drop_stale();
@@ -587,34 +560,31 @@ impl Reaping {
     fn take_from(&mut self, cq_ring: usize, into: &mut [Completion]) -> Option<(usize, bool)> {
         let mut found = 0;
         let mut moved = false;
-        let mut words = [0; size_of::<Cqe>() / 8];
+        let mut words = CqeWords::default();
         while found < into.len() && self.cq_rings[cq_ring].pop(&mut words).ok()? {
             moved = true;
-            let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
             // A completion of a queue pair that does not exist (any more) is not reported.
-            if let Some(completion) = completion(&self.work, &cqe) {
+            if let Some(completion) = completion(&self.work, &cqe(&words)) {
                 into[found] = completion;
                 found += 1;
-            } else {
-                complete_orphan(&self.orphaned, &cqe);
             }
         }
         Some((found, moved))
     }
 
-    /// Completes shared receives that have a completion in the queue that will not be reaped, so
-    /// that the shared receive queue has room again.
-    fn complete_orphans(&mut self) {
-        if self.orphaned.is_empty() {
-            return;
-        }
-        let mut words = [0; size_of::<Cqe>() / 8];
-        for cq_ring in &mut self.cq_rings {
-            while matches!(cq_ring.pop(&mut words), Ok(true)) {
-                let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
-                complete_orphan(&self.orphaned, &cqe);
+    /// Takes all completions out of the CQ rings, and drops those of queue pair `qpn` that a poll
+    /// would not report. Those of receives of `shared` complete their receive.
+    fn make_room(&mut self, qpn: u32, shared: Option<&SharedWork>) -> std::result::Result<(), RingCorrupt> {
+        let Self { cq_rings, work, .. } = self;
+        let stays = |cqe: &Cqe| {
+            let stays = cqe.qpn != qpn || is_reported(work, cqe);
+            if !stays && let Some(shared) = shared {
+                // No effect on a send.
+                let _wr_id = shared.complete(Cookie(cqe.wr_id));
             }
-        }
+            stays
+        };
+        cq_rings.iter_mut().try_for_each(|cq_ring| cq_ring.make_room(stays))
     }
 
     /// Returns the work that was outstanding when the daemon died.
@@ -637,11 +607,17 @@ impl Reaping {
     }
 }
 
-/// Handles a completion of a destroyed queue pair: not reported, but completes a shared receive.
-fn complete_orphan(orphaned: &[Weak<SharedWork>], cqe: &Cqe) {
-    for shared in orphaned.iter().filter_map(Weak::upgrade) {
-        // No effect if the tag names another queue, or if this is not a shared receive.
-        let _wr_id = shared.complete(Cookie(cqe.wr_id));
+/// True for a completion of outstanding work of a queue pair.
+fn is_reported(work: &[(u32, Arc<QpWork>)], cqe: &Cqe) -> bool {
+    let Ok(at) = work.binary_search_by_key(&cqe.qpn, |(qpn, _)| *qpn) else { return false };
+    let work = &work[at].1;
+    let cookie = Cookie(cqe.wr_id);
+    match (cookie.queue(), &work.shared) {
+        // A reset ends no shared receive that has completed.
+        (Queue::Recv, Some(_)) => true,
+        _ if cookie.tag() != work.tag => false,
+        (Queue::Send, _) => work.send.holds(cookie.sequence()),
+        (Queue::Recv, None) => work.recv.holds(cookie.sequence()),
     }
 }
 

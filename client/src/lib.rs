@@ -115,6 +115,7 @@ mod shared_work;
 mod socket;
 mod srq;
 mod work;
+mod worker_completions;
 mod yield_limiter;
 
 pub use access::Access;

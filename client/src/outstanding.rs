@@ -88,12 +88,16 @@ impl Outstanding {
         Some(next)
     }
 
+    /// True if the request `sequence` is outstanding. One reaper at a time.
+    pub(crate) fn holds(&self, sequence: u32) -> bool {
+        let oldest = self.oldest.load(Ordering::Relaxed);
+        sequence.wrapping_sub(oldest) < self.next.load(Ordering::Acquire).wrapping_sub(oldest)
+    }
+
     /// Completes the request `sequence` and all before it, and returns its `wr_id` and operation.
     /// `None` if it is not outstanding. One reaper at a time.
     pub(crate) fn complete(&self, sequence: u32) -> Option<(u64, u8)> {
-        let oldest = self.oldest.load(Ordering::Relaxed);
-        let next = self.next.load(Ordering::Acquire);
-        if sequence.wrapping_sub(oldest) >= next.wrapping_sub(oldest) {
+        if !self.holds(sequence) {
             return None;
         }
         let (id, op) = self.slot(sequence);
@@ -135,6 +139,7 @@ mod tests {
             assert_eq!(queue.add(wr_id, 1), Some(wr_id as u32 - 10));
         }
         assert_eq!(queue.add(14, 1), None, "four fit");
+        assert_eq!([0, 3, 4, u32::MAX].map(|sequence| queue.holds(sequence)), [true, true, false, false]);
         assert_eq!(queue.complete(4), None, "never posted");
         assert_eq!(queue.complete(2), Some((12, 1)));
         assert_eq!(queue.len(), 1);

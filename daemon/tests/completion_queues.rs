@@ -21,16 +21,17 @@ use nix::{
 };
 use roced_abi::COMPLETIONS_MAX;
 use roced_client::{
-    Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
-    Refusal, SendRequest, Status,
+    Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, ProtectionDomain,
+    QueuePair, Refusal, SendRequest, Status,
 };
-use served::{DEVICE, Served, eventually, uffd::hold_writes};
+use served::{DEVICE, How, Served, eventually, uffd::hold_writes};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// Two queue pairs connected to one another, of different workers, that complete into one queue.
 struct Pair {
     device: Device,
+    pd: ProtectionDomain,
     cq: CompletionQueue,
     qps: [QueuePair; 2],
 }
@@ -46,11 +47,20 @@ impl Pair {
         let pd = device.protection_domain().expect("a domain");
         let options = CqOptions { entries: 128, channel, ..CqOptions::default() };
         let cq = device.completion_queue_with(&options).expect("a queue");
-        let qps = [0, 1].map(|_| pd.queue_pair(&cq, &cq).send_wrs(64).create().expect("a queue pair"));
+        let qps = Self::connected(&pd, &cq);
+        Self { device: device.clone(), pd, cq, qps }
+    }
+
+    fn connected(pd: &ProtectionDomain, cq: &CompletionQueue) -> [QueuePair; 2] {
+        let qps = [0, 1].map(|_| pd.queue_pair(cq, cq).send_wrs(64).create().expect("a queue pair"));
+        Self::connect(&qps);
+        qps
+    }
+
+    fn connect(qps: &[QueuePair; 2]) {
         for at in 0..2 {
             qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
         }
-        Self { device: device.clone(), cq, qps }
     }
 
     fn post(&self, at: usize, wr_id: u64) -> Result<(), Error> {
@@ -59,7 +69,7 @@ impl Pair {
 
     /// State and counters of both queue pairs, for the message of a failure.
     fn describe(&self, served: &Served) -> String {
-        let mut text = format!("{} CQ overruns", served.cq_overruns(2));
+        let mut text = format!("{} CQ overruns", served.cq_overruns());
         for qp in &self.qps {
             let state = qp.query().map(|attributes| attributes.state);
             let _ = write!(text, "\nqueue pair {}: {state:?} {:?}", qp.qpn(), qp.statistics());
@@ -156,7 +166,7 @@ fn a_poll_that_is_stopped_midway_leaves_room_for_completions() {
         for wr_id in DEPTH..DEPTH + 9 {
             eventually("there is room", || pair.post(0, wr_id).is_ok());
         }
-        let overruns = || served.cq_overruns(2);
+        let overruns = || served.cq_overruns();
         eventually("one completed", || channel.next_event().expect("alive").is_some() || overruns() > 0);
         assert_eq!(overruns(), 0, "{}", pair.describe(&served));
         drop(held);
@@ -170,6 +180,52 @@ fn a_poll_that_is_stopped_midway_leaves_room_for_completions() {
     });
     assert!(all.iter().all(|completion| completion.status == Status::Success), "{}", pair.describe(&served));
     assert!(all.iter().map(|completion| completion.wr_id).eq(0..DEPTH + 9), "in order");
+}
+
+/// Completions that a program has not reaped when it resets or destroys their queue pair are never
+/// reaped. They occupy no room of those of the next life, nor of the next queue pair. Completions of
+/// other queue pairs between them stay, in order.
+#[test]
+fn completions_of_an_ended_life_leave_their_room() {
+    const DEPTH: u64 = 64;
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let mut pair = Pair::new(&served, |_| None);
+    let other = Pair::connected(&pair.pd, &pair.cq);
+    let post_other = |wr_id| {
+        other[0].post_send(&SendRequest::write_inline(b"", Default::default()).id(wr_id).signaled()).expect("room");
+    };
+    assert_eq!(u64::from(pair.cq.entries()), 2 * DEPTH, "for two queue pairs");
+    let overruns = || served.cq_overruns();
+    let mut others = 0;
+    for life in 0..4 {
+        for wr_id in 0..DEPTH {
+            if wr_id % 8 == 0 {
+                post_other(others);
+                others += 1;
+            }
+            pair.post(0, wr_id).expect("room");
+        }
+        let completed = others + DEPTH;
+        eventually("all completed", || pair.cq.waiting().expect("alive") as u64 == completed || overruns() > 0);
+        assert_eq!(overruns(), 0, "in life {life}, {}", pair.describe(&served));
+        if life == 2 {
+            // They are in the old ring.
+            pair.cq.resize(2 * DEPTH as u32).expect("within limits");
+        }
+        if life % 2 == 0 {
+            pair.qps.iter().for_each(|qp| qp.reset().expect("from anywhere"));
+            Pair::connect(&pair.qps);
+        } else {
+            pair.qps = Pair::connected(&pair.pd, &pair.cq);
+        }
+    }
+    let mut done = [Completion::EMPTY; 64];
+    let mut reaped = Vec::new();
+    while let count @ 1.. = pair.cq.poll(&mut done).expect("alive") {
+        reaped.extend_from_slice(&done[..count]);
+    }
+    assert!(reaped.iter().all(|completion| completion.qpn == other[0].qpn()), "{reaped:?}");
+    assert!(reaped.iter().map(|completion| completion.wr_id).eq(0..others), "{reaped:?}");
 }
 
 #[test]

@@ -235,8 +235,8 @@ impl QueuePair {
             }
             thread::yield_now();
         }
-        self.send_cq.inner.forget(&self.work.send);
-        self.recv_cq.inner.forget(&self.work.recv);
+        self.send_cq.inner.forget(self.qpn, &self.work.send);
+        self.recv_cq.inner.forget(self.qpn, &self.work.recv);
         Ok(())
     }
 }

@@ -286,6 +286,7 @@ type Job = Box<dyn FnOnce(&mut Clients, &mut Environment<'_>) + Send>;
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
     pub(crate) told: Arc<Mutex<Told>>,
+    workers: u32,
     jobs: mpsc::Sender<Job>,
     doorbell: Arc<EventFd>,
     /// Ends as if by SIGKILL, without notice.
@@ -327,9 +328,10 @@ impl Served {
         let doorbell = Arc::new(EventFd::new().expect("an eventfd"));
         let abandon = Arc::new(AtomicBool::new(false));
         let network = FakeNetwork { told: Arc::clone(&told), last: 0 };
+        let workers = how.workers;
         let control = Control { how, network, todo, doorbell: Arc::clone(&doorbell), abandon: Arc::clone(&abandon) };
         let thread = ends::spawn(move || control.run(listener));
-        Self { socket, told, jobs, doorbell, abandon, thread: Some(thread), _folder: folder }
+        Self { socket, told, workers, jobs, doorbell, abandon, thread: Some(thread), _folder: folder }
     }
 
     /// Does something on the control thread.
@@ -352,8 +354,9 @@ impl Served {
         self.on_control_thread(move |clients, environment| clients.on_changes(&changes, environment));
     }
 
-    /// Completions lost because their queue was full, on all of these workers.
-    pub(crate) fn cq_overruns(&self, workers: u32) -> u64 {
+    /// Completions lost because their queue was full, on all workers.
+    pub(crate) fn cq_overruns(&self) -> u64 {
+        let workers = self.workers;
         self.on_control_thread(move |_, environment| {
             (0..workers).map(|worker| counted(environment.workers, WorkerId(worker), QpCount::CqOverrun)).sum()
         })
