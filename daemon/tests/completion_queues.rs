@@ -12,7 +12,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -24,9 +24,11 @@ use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, ProtectionDomain,
     QueuePair, Refusal, SendRequest, Status,
 };
-use served::{DEVICE, How, Served, eventually, uffd::hold_writes};
-
-const SOON: Duration = Duration::from_secs(20);
+use served::{
+    DEVICE, How, Served, eventually,
+    pair::{NO_ACK_TIMER, SOON},
+    uffd::hold_writes,
+};
 
 /// Two queue pairs connected to one another, of different workers, that complete into one queue.
 struct Pair {
@@ -57,9 +59,12 @@ impl Pair {
         qps
     }
 
+    /// Without an ACK timer: where no packet is lost it only ends the connection to a worker that
+    /// does not get its core for half a second.
     fn connect(qps: &[QueuePair; 2]) {
+        let options = ConnectOptions { timeout: NO_ACK_TIMER, ..ConnectOptions::default() };
         for at in 0..2 {
-            qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
+            qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &options).expect("it is here");
         }
     }
 
@@ -112,6 +117,7 @@ fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
         });
         let mut next: BTreeMap<u32, u64> = pair.qps.iter().map(|qp| (qp.qpn(), 0)).collect();
         let mut done = [Completion::EMPTY; 32];
+        let mut last = Instant::now();
         loop {
             let idle = resizing.is_finished() && pair.qps.iter().all(|qp| qp.sends_outstanding() == 0);
             let count = pair.cq.wait(&mut done, Duration::from_millis(20)).expect("alive");
@@ -124,6 +130,8 @@ fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
             if idle && count == 0 {
                 break next;
             }
+            last = if count > 0 { Instant::now() } else { last };
+            assert!(last.elapsed() < SOON, "a completion is lost: {}", pair.describe(&served));
         }
     });
     assert!(reaped.values().all(|count| *count > u64::from(ROUNDS)), "both worked meanwhile: {reaped:?}");
