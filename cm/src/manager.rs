@@ -373,7 +373,8 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Enters a connection under its peer's numbers, as far as they are known.
+    /// Enters a connection under its peer's numbers, as far as they are known. Of several that name
+    /// the same queue pair the last one counts, until the peer confirms one.
     fn index(&mut self, id: CommId) {
         let connection = &self.connections[&id];
         let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = *connection;
@@ -541,6 +542,7 @@ impl ConnectionManager {
             if *count == 1 {
                 self.observer.on_connected(&connection.peer);
             }
+            self.index(id);
         }
     }
 

@@ -197,6 +197,7 @@ impl ConnectionManager {
                 connection.state = CmState::Established;
                 connection.repeated = None;
                 self.set_deadline(id, None);
+                self.index(id);
                 self.tell(id, CmEvent::Established { id });
                 Ok(())
             }

@@ -79,9 +79,17 @@ impl ConnectionManager {
         };
         let stale = self.by_remote_qpn.get(&(from, req.local_ca, req.qpn)).copied();
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
-            self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
-            note(self, RefusalCause::Stale);
-            return self.doubt(old, now);
+            // Any host can have asked for that in the peer's name, which is no reason to refuse the
+            // peer: it confirms its own of the two attempts.
+            let is_proof = !self.is_unanswered_request(old);
+            if is_proof {
+                self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
+                note(self, RefusalCause::Stale);
+            }
+            self.doubt(old, now);
+            if is_proof {
+                return;
+            }
         }
         let Some(listener) = self.listeners.get(&req.service_id) else {
             note(self, RefusalCause::NoListener);
@@ -197,7 +205,9 @@ impl ConnectionManager {
             return self.send_again(from, Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });
         }
         let key = (from, rep.local_ca, rep.qpn);
-        if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(|old| self.connections[old].is_live()) {
+        // A request that no peer has confirmed proves nothing, and this REP is the peer's.
+        let is_proof = |old: &CommId| self.connections[old].is_live() && !self.is_unanswered_request(*old);
+        if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(is_proof) {
             let rej = refused_rep(id, rep.local);
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });

@@ -3,6 +3,7 @@
 //! each connection that was asked for ends in one event, each end is told once, and nothing is left.
 
 mod forged;
+mod queue_pairs;
 mod world;
 
 use std::time::Duration;

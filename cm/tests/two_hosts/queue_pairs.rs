@@ -1,0 +1,79 @@
+//! Queue pair numbers that do not prove that a connection exists.
+
+use std::time::Duration;
+
+use roced_cm::{
+    CmEvent, CmState,
+    wire::{PortSpace, ServiceId},
+};
+
+use crate::{
+    connect, pass,
+    world::{SERVICE, acceptance, address, manager, wanted},
+};
+
+const NOW: Duration = Duration::from_secs(1);
+
+/// A stranger guesses the queue pair number that a host uses next, and asks in its name, at a
+/// listener that takes its time or has answered. The host itself asks later, at any listener.
+#[test]
+fn a_forged_request_keeps_no_queue_pair_of_its_victim_from_a_connection() {
+    let other = ServiceId::of(PortSpace::Tcp, 7175);
+    for is_accepted in [false, true] {
+        let mut managers = [manager(0, 41, 10), manager(1, 42, 10)];
+        [SERVICE, other].into_iter().for_each(|service| managers[1].listen(service, 10).expect("free"));
+        let mut forger = manager(0, 43, 10);
+        forger.connect(&wanted(SERVICE, 99), NOW).expect("there is room");
+        let forged = forger.poll_transmit().expect("a REQ").mad.to_bytes();
+        managers[1].on_datagram(address(1), &forged, NOW);
+        let of_forger = managers[1].poll_event().expect("a request").id();
+        if is_accepted {
+            managers[1].accept(of_forger, &acceptance(), NOW).expect("it was requested");
+            // The answer is under way.
+            assert!(managers[1].poll_transmit().is_some());
+        }
+        let active = managers[0].connect(&wanted(other, 99), NOW).expect("there is room");
+        pass(&mut managers, NOW, |_| false);
+        let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else {
+            panic!("{is_accepted}: refused: {:?}", managers[0].poll_event())
+        };
+        managers[1].accept(passive, &acceptance(), NOW).expect("it was requested");
+        pass(&mut managers, NOW, |_| false);
+        assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { id, .. }) if id == active));
+        managers[0].confirm(active, [0; 224], NOW).expect("it was accepted");
+        pass(&mut managers, NOW, |_| false);
+        assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
+        // That of the forger ends, and the other one is found by its queue pair all the same.
+        let mut now = NOW;
+        for _ in 0..400 {
+            now += Duration::from_secs(1);
+            managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+            pass(&mut managers, now, |_| false);
+        }
+        assert_eq!(managers[1].state(of_forger), None);
+        assert_eq!(managers[1].state(passive), Some(CmState::Established));
+        while managers[1].poll_event().is_some() {}
+        managers[0] = manager(0, 44, 10);
+        managers[0].connect(&wanted(other, 99), now).expect("there is room");
+        pass(&mut managers, now, |_| false);
+        assert_eq!(managers[1].poll_event(), Some(CmEvent::Disconnected { id: passive, timed_out: false }));
+    }
+}
+
+/// The same of a queue pair with which a host accepts: it was guessed before.
+#[test]
+fn a_forged_request_keeps_no_host_from_accepting() {
+    let mut managers = [manager(0, 47, 10), manager(1, 48, 10)];
+    managers.iter_mut().for_each(|manager| manager.listen(SERVICE, 10).expect("free"));
+    let mut forger = manager(1, 49, 10);
+    forger.connect(&wanted(SERVICE, 77), NOW).expect("there is room");
+    let forged = forger.poll_transmit().expect("a REQ").mad.to_bytes();
+    managers[0].on_datagram(address(0), &forged, NOW);
+    let of_forger = managers[0].poll_event().expect("a request").id();
+    let [active, passive] = connect(&mut managers, 99);
+    assert!(matches!(managers[0].poll_event(), Some(CmEvent::Accepted { id, .. }) if id == active), "refused as stale");
+    managers[0].confirm(active, [0; 224], NOW).expect("it was accepted");
+    pass(&mut managers, NOW, |_| false);
+    assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
+    assert_eq!(managers[0].state(of_forger), Some(CmState::ReqReceived));
+}
