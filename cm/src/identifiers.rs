@@ -552,6 +552,11 @@ impl Identifiers {
         }
     }
 
+    /// A queue pair was destroyed: [`ConnectionManager::on_queue_pair_gone`].
+    pub fn on_queue_pair_gone(&mut self, qpn: Qpn) {
+        self.manager.on_queue_pair_gone(qpn);
+    }
+
     fn id(&mut self, key: IdKey) -> Result<&mut Identifier, CmErrno> {
         self.ids.get_mut(&key).ok_or(CmErrno::NoEntry)
     }

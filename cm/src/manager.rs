@@ -135,6 +135,8 @@ pub struct ConnectionManager {
     observer: Arc<dyn CmObserver>,
     by_remote: BTreeMap<RemoteKey<CommId>, CommId>,
     by_remote_qpn: BTreeMap<RemoteKey<Qpn>, CommId>,
+    /// Connections that have their queue pair of this host.
+    with_qp: BTreeSet<(Qpn, CommId)>,
     /// Connections of each peer that it has confirmed, and that are not over.
     confirmed: BTreeMap<PeerAddress, u32>,
     /// Questions for datagram services, by their peer and its number.
@@ -166,6 +168,7 @@ impl ConnectionManager {
             observer: Arc::clone(&config.observer),
             by_remote: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
+            with_qp: BTreeSet::new(),
             confirmed: BTreeMap::new(),
             by_question: BTreeMap::new(),
             answered: VecDeque::new(),
@@ -335,6 +338,15 @@ impl ConnectionManager {
                 self.tell(id, CmEvent::Unreachable { id });
                 self.withdraw(id, WITHDRAWN, now);
             }
+        }
+    }
+
+    /// A queue pair was destroyed: its number may be another one's soon. Its connections stay until
+    /// their programs end them, or their peers ask because of that other one.
+    pub fn on_queue_pair_gone(&mut self, qpn: Qpn) {
+        let of_it = (qpn, CommId(0))..=(qpn, CommId(u32::MAX));
+        while let Some(&connection) = self.with_qp.range(of_it.clone()).next() {
+            self.with_qp.remove(&connection);
         }
     }
 
@@ -589,7 +601,8 @@ impl ConnectionManager {
             self.orphans.remove(connection.account, place);
         }
         self.no_longer_asks(id, (connection.peer, connection.account), self.now);
-        let CmConnection { peer, remote_ca, remote, remote_qpn, .. } = connection;
+        let CmConnection { peer, remote_ca, remote, qpn, remote_qpn, .. } = connection;
+        self.with_qp.remove(&(qpn, id));
         if self.by_question.get(&(peer, remote)) == Some(&id) {
             self.by_question.remove(&(peer, remote));
         }

@@ -87,6 +87,7 @@ impl ConnectionManager {
             refused: [CommId(0); REFUSED_REPS],
         };
         let id = self.insert(connection)?;
+        self.with_qp.insert((wanted.qpn, id));
         self.set_transaction(id);
         let req = Req {
             local: id,

@@ -133,6 +133,7 @@ impl ConnectionManager {
         };
         let total = time::of_exponent(connection.response_timeout) * (1 + u32::from(connection.retries));
         let total = how.patience.map_or(total, |patience| total.min(patience));
+        self.with_qp.insert((how.qpn, id));
         self.leave_backlog(id);
         self.send_repeated(id, CmMessage::Rep(rep), now, total);
         Ok(())

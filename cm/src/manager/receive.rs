@@ -342,13 +342,14 @@ impl ConnectionManager {
             let drep = Drep { local: dreq.remote, remote: dreq.local, private_data: [0; 224] };
             return self.send_bounded(from, transaction, CmMessage::Drep(drep));
         };
-        // One that asks whether a connection is forgotten names no queue pair, and this one is over.
-        let is_over = connection.state == CmState::TimeWait && dreq.remote_qpn == Qpn::from_wire(0);
-        if connection.qpn != dreq.remote_qpn && !is_over {
+        let (to, state, answer, qpn) = (connection.peer, connection.state, connection.answer, connection.qpn);
+        // One that asks whether a connection is forgotten names no queue pair. This one is over, or
+        // its queue pair is gone: another user's may have the number, and must not be refused.
+        let has_none = state == CmState::TimeWait || !self.with_qp.contains(&(qpn, id));
+        if qpn != dreq.remote_qpn && !(has_none && dreq.remote_qpn == Qpn::from_wire(0)) {
             self.counters.out_of_state += 1;
             return;
         }
-        let (to, state, answer) = (connection.peer, connection.state, connection.answer);
         match state {
             CmState::RepSent | CmState::MraRepReceived | CmState::Established | CmState::RepReceived => {
                 if let Some(connection) = self.connections.get_mut(&id) {

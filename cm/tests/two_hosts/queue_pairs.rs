@@ -1,11 +1,12 @@
 //! Queue pair numbers that do not prove that a connection exists.
 
-use std::time::Duration;
+use std::{iter::from_fn, time::Duration};
 
 use roced_cm::{
-    CmEvent, CmState,
+    CmEvent, CmState, Connect, ConnectionManager,
     wire::{PortSpace, ServiceId},
 };
+use roced_types::Qpn;
 
 use crate::{
     connect, pass,
@@ -76,4 +77,37 @@ fn a_forged_request_keeps_no_host_from_accepting() {
     pass(&mut managers, NOW, |_| false);
     assert_eq!(managers[1].poll_event(), Some(CmEvent::Established { id: passive }));
     assert_eq!(managers[0].state(of_forger), Some(CmState::ReqReceived));
+}
+
+/// A program destroys a queue pair and keeps its connection. Another program gets the number.
+#[test]
+fn a_connection_without_its_queue_pair_keeps_no_other_from_the_number() {
+    for from in [0, 1] {
+        let mut managers = [manager(0, 45, 10), manager(1, 46, 10)];
+        managers.iter_mut().for_each(|manager| manager.listen(SERVICE, 10).expect("free"));
+        let old = connect(&mut managers, 99);
+        managers[0].confirm(old[0], [0; 224], NOW).expect("it was accepted");
+        pass(&mut managers, NOW, |_| false);
+        managers.iter_mut().for_each(|manager| while manager.poll_event().is_some() {});
+        let qpn = [99, 77][from];
+        managers[from].on_queue_pair_gone(Qpn::from_wire(qpn));
+        assert_eq!(managers.each_ref().map(ConnectionManager::poll_timeout), [None; 2], "until the peer asks");
+        let wanted = Connect { peer: address(from), ..wanted(SERVICE, qpn) };
+        managers[from].connect(&wanted, NOW).expect("there is room");
+        // Neither program takes note of the end.
+        for tenth in 0..10 {
+            let now = NOW + Duration::from_millis(100) * tenth;
+            managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+            pass(&mut managers, now, |_| false);
+        }
+        for host in [0, 1] {
+            let ended = from_fn(|| managers[host].poll_event());
+            let ended = ended.filter(|event| *event == CmEvent::Disconnected { id: old[host], timed_out: false });
+            assert_eq!(ended.count(), 1, "host {host} hears of the end");
+        }
+        managers[from].connect(&wanted, NOW).expect("there is room");
+        pass(&mut managers, NOW, |_| false);
+        let event = managers[1 - from].poll_event();
+        assert!(matches!(event, Some(CmEvent::Requested { .. })), "refused as stale, again and again: {event:?}");
+    }
 }

@@ -233,6 +233,7 @@ impl ConnectionService {
     /// It was destroyed.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) {
         self.qps.remove(&qpn);
+        self.ids.on_queue_pair_gone(qpn);
     }
 
     /// A datagram to queue pair 1. It waits for [`Self::take_datagrams`].
