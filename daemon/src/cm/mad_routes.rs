@@ -49,8 +49,9 @@ const STRANGER: u32 = u32::MAX;
 /// New ways for strangers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
-/// New ways for answers of connections, which strangers cause as well: a thousand hosts that start
-/// at one moment. How many of them exist, listeners look after.
+/// New ways for answers of programs to strangers, and the same to known peers: a thousand hosts that
+/// start at one moment. How many strangers have a connection, listeners look after; of those that a
+/// program refuses, or tells the queue pair of a datagram service, there may be any number.
 const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
 
 /// Answers to one peer about connections that are not its, and to messages that came again. A flood
@@ -81,6 +82,7 @@ pub(super) struct MadRoutes {
     unsent: UnsentMads,
     for_strangers: RateBudget,
     for_answers: RateBudget,
+    for_known: RateBudget,
     /// The rates do not count.
     has_no_limits: bool,
     /// When unused ways were looked for.
@@ -98,6 +100,7 @@ impl Default for MadRoutes {
             unsent: UnsentMads::default(),
             for_strangers: RateBudget::new(FOR_STRANGERS),
             for_answers: RateBudget::new(FOR_ANSWERS),
+            for_known: RateBudget::new(FOR_ANSWERS),
             has_no_limits: false,
             looked: Instant::now(),
             dropped: 0,
@@ -168,8 +171,8 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
-    /// of those for strangers, or of those for peers of connections. `is_bounded`: any host can
-    /// cause it in the name of the peer, which may be known not to be forged.
+    /// of those for known peers, or of one of those for strangers. `is_bounded`: any host can cause
+    /// it in the name of the peer, which may be known not to be forged.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
@@ -179,7 +182,11 @@ impl MadRoutes {
         environment: &mut Environment<'_>,
     ) {
         let has_limits = !self.has_no_limits;
-        let budget = if is_bounded && !is_known { &mut self.for_strangers } else { &mut self.for_answers };
+        let budget = match (is_known, is_bounded) {
+            (true, _) => &mut self.for_known,
+            (false, true) => &mut self.for_strangers,
+            (false, false) => &mut self.for_answers,
+        };
         if has_limits && !self.ways.contains_key(&peer) && !budget.take(Instant::now()) {
             self.dropped += 1;
             return;
@@ -405,12 +412,18 @@ mod tests {
             remote[14..].copy_from_slice(&host.to_be_bytes());
             PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
         };
-        for host in 1000..11_000 {
-            routes.send(peer(host), [0; MAD_BYTES], (true, false), &devices, &mut environment);
+        // Also those that a program answers: refusals, and queue pairs of datagram services.
+        for (is_bounded, known) in [(true, 2), (false, 3)] {
+            let names = 1000 * known..11_000 * known;
+            for host in names {
+                routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
+            }
+            assert!(routes.dropped > 5000, "{}", routes.dropped);
+            let dropped = routes.dropped;
+            for is_bounded in [true, false] {
+                routes.send(peer(known), [0; MAD_BYTES], (is_bounded, true), &devices, &mut environment);
+            }
+            assert_eq!(routes.dropped, dropped);
         }
-        assert!(routes.dropped > 5000, "{}", routes.dropped);
-        let dropped = routes.dropped;
-        routes.send(peer(2), [0; MAD_BYTES], (true, true), &devices, &mut environment);
-        assert_eq!(routes.dropped, dropped);
     }
 }
