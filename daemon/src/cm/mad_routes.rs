@@ -43,8 +43,16 @@ const RESOLVING_MAX: usize = 64;
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
-/// In place of a user: the way is for an answer.
+/// In place of a user: the way is for an answer that any host can cause, for one of a program to a
+/// stranger, and for one to a known peer.
 const STRANGER: u32 = u32::MAX;
+const ANSWERED_STRANGER: u32 = u32::MAX - 1;
+const KNOWN: u32 = u32::MAX - 2;
+
+/// Neighbors that are asked at a time for each of the first two. The kernel asks for some seconds,
+/// also of those that are given up: by the rates of new ways alone its table filled, and this host
+/// found no new neighbor. A host that exists has asked for this one, so that the kernel knows it.
+const STRANGERS_RESOLVING_MAX: usize = 128;
 
 /// New ways for strangers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
@@ -111,7 +119,12 @@ impl Default for MadRoutes {
 impl MadRoutes {
     /// Neighbors that may be asked for a user now.
     pub(super) fn room_to_ask(&self, account: u32) -> usize {
-        RESOLVING_MAX - self.resolving.get(&account).map_or(0, |count| *count).min(RESOLVING_MAX)
+        let most = match account {
+            STRANGER | ANSWERED_STRANGER => STRANGERS_RESOLVING_MAX,
+            KNOWN => usize::MAX,
+            _ => RESOLVING_MAX,
+        };
+        most.saturating_sub(self.resolving.get(&account).map_or(0, |count| *count))
     }
 
     /// Counts a way of a user that is being resolved from now on, or not any more.
@@ -160,6 +173,17 @@ impl MadRoutes {
         Some(way)
     }
 
+    /// Whether there may be a new way for answers now.
+    fn may_have_way(&mut self, account: u32) -> bool {
+        let has_room = self.room_to_ask(account) > 0;
+        let rate = match account {
+            STRANGER => &mut self.for_strangers,
+            ANSWERED_STRANGER => &mut self.for_answers,
+            _ => &mut self.for_known,
+        };
+        has_room && rate.take(Instant::now())
+    }
+
     /// No rate bounds new ways any more.
     pub(super) fn lift_limits(&mut self) {
         self.has_no_limits = true;
@@ -182,16 +206,16 @@ impl MadRoutes {
         environment: &mut Environment<'_>,
     ) {
         let has_limits = !self.has_no_limits;
-        let budget = match (is_known, is_bounded) {
-            (true, _) => &mut self.for_known,
-            (false, true) => &mut self.for_strangers,
-            (false, false) => &mut self.for_answers,
+        let account = match (is_known, is_bounded) {
+            (true, _) => KNOWN,
+            (false, true) => STRANGER,
+            (false, false) => ANSWERED_STRANGER,
         };
-        if has_limits && !self.ways.contains_key(&peer) && !budget.take(Instant::now()) {
+        if has_limits && !self.ways.contains_key(&peer) && !self.may_have_way(account) {
             self.dropped += 1;
             return;
         }
-        let Some(way) = self.way(peer, STRANGER, environment) else {
+        let Some(way) = self.way(peer, account, environment) else {
             self.dropped += 1;
             return;
         };
@@ -318,7 +342,7 @@ mod tests {
 
     const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
-    /// All hosts are neighbors.
+    /// All hosts are neighbors, of which hosts 0 to 99 answer.
     struct OneLink;
 
     impl crate::environment::Network for OneLink {
@@ -349,8 +373,9 @@ mod tests {
         fn follow(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
             let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
             let mac = [4; 6];
-            let next = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
-            Ok((FollowId(v4.to_bits().into()), next))
+            let reachable = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
+            let answers = v4.to_bits() & 0xffff < 100;
+            Ok((FollowId(v4.to_bits().into()), if answers { reachable } else { NextHop::Resolving }))
         }
 
         fn unfollow(&mut self, _: FollowId) {}
@@ -425,5 +450,35 @@ mod tests {
             }
             assert_eq!(routes.dropped, dropped);
         }
+    }
+
+    /// The kernel has room for a thousand neighbors that do not answer, of all its programs.
+    #[test]
+    fn few_neighbors_are_asked_for_strangers_at_a_time() {
+        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
+        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let peer = |host: u16| {
+            let mut remote = GID;
+            remote[14..].copy_from_slice(&host.to_be_bytes());
+            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
+        };
+        let is_asked = |routes: &MadRoutes, host| routes.ways.contains_key(&peer(host));
+        // The rates give as many within the seconds in which the kernel asks.
+        let fast = Rate { at_once: 10_000, ..FOR_STRANGERS };
+        (routes.for_strangers, routes.for_answers) = (RateBudget::new(fast), RateBudget::new(fast));
+        for (is_bounded, host) in (1000..3000).flat_map(|host| [(true, host), (false, 20_000 + host)]) {
+            routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
+        }
+        let asked = routes.resolving.values().sum::<usize>();
+        assert_eq!(asked, 2 * STRANGERS_RESOLVING_MAX);
+        // One that has answered makes room for another one, and known peers do not wait for that.
+        let first = *routes.ways.keys().next().expect("some are asked");
+        let follow = routes.ways[&first].follow;
+        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
+        for (host, is_known) in [(60_000, false), (60_001, false), (60_002, true)] {
+            routes.send(peer(host), [0; MAD_BYTES], (true, is_known), &devices, &mut environment);
+        }
+        assert_eq!([60_000, 60_001, 60_002].map(|host| is_asked(&routes, host)), [true, false, true]);
     }
 }
