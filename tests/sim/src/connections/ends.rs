@@ -121,9 +121,10 @@ impl End {
         [self.over, self.gone].into_iter().flatten().min()
     }
 
-    /// Its program takes the peer's queue pair for connected to its own.
+    /// Its program takes the peer's queue pair for connected to its own. One that has accepted and
+    /// waits for the confirmation does not: any host can have asked in the peer's name.
     fn believes(&self) -> bool {
-        self.gone.is_none() && matches!(self.stage, Stage::Accepted | Stage::Answered | Stage::Open)
+        self.gone.is_none() && matches!(self.stage, Stage::Answered | Stage::Open)
     }
 }
 
