@@ -179,6 +179,7 @@ impl Identifiers {
                 patience: self.unconfirmed.are_many_beside(key).then_some(SHORT_PATIENCE),
             };
             self.manager.accept(connection, &how, now)?;
+            self.unconfirmed.accept(key);
             // The program has taken the request: its listener's backlog has room.
             self.look_at_postponed_of(self.unconfirmed.listener_of(key));
         }

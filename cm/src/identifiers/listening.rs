@@ -13,6 +13,7 @@ use super::{
     address::{ANYWHERE, link_scope},
     connecting::{is_datagram, mtu_of_code},
     postponed::WaitingLine,
+    unconfirmed::AskedListener,
 };
 use crate::{
     connection::PeerAddress,
@@ -204,9 +205,10 @@ impl Identifiers {
     ) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
         let is_stranger = !host.is_known(&request.peer) && !self.manager.is_connected(&request.peer);
-        let account = (!is_stranger).then(|| self.account_of(request.listener.owner));
         let line = WaitingLine { listener: request.listener, is_of_strangers: is_stranger };
-        if !self.unconfirmed.have_room_of(&request.peer, is_stranger) {
+        let asked = AskedListener { key: request.listener, account: self.account_of(request.listener.owner) };
+        let account = (!is_stranger).then_some(asked.account);
+        if !self.unconfirmed.have_room_of(request.peer, asked, is_stranger) {
             self.manager.ignore(connection, account, RefusalCause::UnconfirmedFull);
             self.manager.count_no_room();
             return None;
@@ -233,7 +235,7 @@ impl Identifiers {
         self.insert(key, id);
         self.by_connection.insert(connection, key);
         self.manager.set_account(connection, self.account_of(key.owner));
-        self.unconfirmed.add(key, request.listener, request.peer, is_stranger);
+        self.unconfirmed.add(key, asked, request.peer, is_stranger);
         Some(key)
     }
 

@@ -1,10 +1,10 @@
 //! Requests of hosts that may not exist.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use roced_cm::{
     PeerAddress,
-    identifiers::{EventKind, IdKey, IdService, Identifiers},
+    identifiers::{EventKind, IdKey, IdService, Identifiers, OwnerId},
     wire::{
         Attribute, CaGuid, CmMessage, CmaAddress, CmaHeader, CommId, ConnectionPath, MAD_BYTES, Mad, PortSpace, Req,
         Rtu, ServiceId, TransactionId,
@@ -122,6 +122,59 @@ fn unconfirmed_requests_of_a_known_peer_are_bounded() {
     assert_eq!(accepted, PEER_MAX as usize);
     assert_eq!(world.ids[1].counters().no_room, 1, "the one beyond is dropped");
     assert!(ask(&mut world, request(8, 3000, to), 3000).is_some(), "another peer");
+}
+
+/// A listener of which the program takes nothing, and another one.
+#[test]
+fn requests_that_a_program_does_not_take_keep_their_peer_from_no_other_listener() {
+    for is_known in [true, false] {
+        let mut world = World::new();
+        world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
+        world.listen(IdService::Reliable, 0);
+        let other = listen_too(&mut world, OWNER);
+        (world.hosts[1].knows_peers, world.hosts[1].untaken) = (is_known, 2000);
+        let to = world.hosts[1].address();
+        for number in 0..2000 {
+            let (from, mad) = request(7, number, to);
+            world.ids[1].on_datagram(from, &mad.to_bytes(), &mut world.hosts[1], world.now);
+        }
+        let waiting = std::iter::from_fn(|| world.ids[1].poll_event()).count();
+        assert_eq!(waiting, if is_known { PEER_MAX as usize } else { 64 });
+        world.hosts[1].untaken = 0;
+        let asked = ask(&mut world, of_other(request(7, 3000, to)), 3000);
+        assert_eq!(asked.map(|(_, listener)| listener), Some(other), "{is_known}");
+    }
+}
+
+/// Programs of one user at both hosts make requests and confirm none.
+#[test]
+fn unconfirmed_requests_for_a_user_keep_their_peer_from_no_other_user() {
+    let mut world = World::new();
+    world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
+    world.listen(IdService::Reliable, 0);
+    world.ids[1].add_owner(OwnerId(2), 2000);
+    let other = listen_too(&mut world, OwnerId(2));
+    let to = world.hosts[1].address();
+    let accepted = (0..2000).take_while(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();
+    assert_eq!(accepted, PEER_MAX as usize);
+    let asked = ask(&mut world, of_other(request(7, 3000, to)), 3000);
+    assert_eq!(asked.map(|(_, listener)| listener), Some(other));
+}
+
+/// A listener at the next port.
+fn listen_too(world: &mut World, owner: OwnerId) -> IdKey {
+    let ids = &mut world.ids[1];
+    let key = ids.create(owner, CHANNEL + 1, 200, PortSpace::Tcp, IdService::Reliable).expect("there is room");
+    ids.bind(key, SocketAddr::from(([0, 0, 0, 0], PORT + 1)), &mut world.hosts[1]).expect("free");
+    ids.listen(key, 0, &mut world.hosts[1]).expect("free");
+    key
+}
+
+/// A request for that.
+fn of_other((from, mad): (PeerAddress, Mad)) -> (PeerAddress, Mad) {
+    let CmMessage::Req(req) = mad.message else { panic!("a REQ") };
+    let req = Req { service_id: ServiceId::of(PortSpace::Tcp, PORT + 1), ..req };
+    (from, Mad { message: CmMessage::Req(req), ..mad })
 }
 
 #[test]
