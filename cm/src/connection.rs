@@ -92,7 +92,7 @@ pub(crate) struct CmConnection {
     pub(crate) is_hurried: bool,
     /// Its peer has confirmed it, or accepted and was told so, and it is not over.
     pub(crate) is_confirmed: bool,
-    /// Its peer was asked whether it has forgotten it.
+    /// Its peer was asked whether it has forgotten it, and has not confirmed it since.
     pub(crate) is_doubted: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,

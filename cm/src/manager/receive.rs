@@ -260,6 +260,8 @@ impl ConnectionManager {
             CmState::RepSent | CmState::MraRepReceived => {
                 connection.state = CmState::Established;
                 connection.repeated = None;
+                // An answer that comes yet is about the time before.
+                connection.is_doubted = false;
                 self.set_deadline(id, None);
                 self.tell(id, CmEvent::Established { id });
                 self.mark_confirmed(id);

@@ -57,9 +57,9 @@ const STRANGERS_RESOLVING_MAX: usize = 128;
 /// New ways for strangers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
-/// New ways for answers of programs to strangers, and the same to known peers: a thousand hosts that
-/// start at one moment. How many strangers have a connection, listeners look after; of those that a
-/// program refuses, or tells the queue pair of a datagram service, there may be any number.
+/// New ways for answers of programs to strangers, and the same to known peers: a thousand hosts
+/// that start at one moment. How many strangers have a connection, listeners look after; of those
+/// that a program refuses, or tells the queue pair of a datagram service, there may be any number.
 const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
 
 /// Answers to one peer about connections that are not its, and to messages that came again. A flood
