@@ -94,6 +94,8 @@ pub(crate) struct CmConnection {
     pub(crate) is_confirmed: bool,
     /// Its peer was asked whether it has forgotten it, and has not confirmed it since.
     pub(crate) is_doubted: bool,
+    /// The same at any time: another such question repeats the first.
+    pub(crate) was_asked: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,
     pub(crate) remote_ca: CaGuid,
@@ -128,6 +130,7 @@ impl CmConnection {
             is_hurried: false,
             is_confirmed: false,
             is_doubted: false,
+            was_asked: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),
@@ -157,6 +160,7 @@ impl CmConnection {
             is_hurried: false,
             is_confirmed: false,
             is_doubted: false,
+            was_asked: false,
             orphan_place: None,
             remote: req.local,
             remote_ca: req.local_ca,

@@ -72,6 +72,7 @@ impl ConnectionManager {
             is_hurried: false,
             is_confirmed: false,
             is_doubted: false,
+            was_asked: false,
             orphan_place: None,
             remote: CommId(0),
             remote_ca: CaGuid(0),

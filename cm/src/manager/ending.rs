@@ -128,7 +128,8 @@ impl ConnectionManager {
             | CmState::SidrReqSent
             | CmState::SidrReqReceived => return,
         }
-        let is_first = !core::mem::replace(&mut connection.is_doubted, true);
+        connection.is_doubted = true;
+        let is_first = !core::mem::replace(&mut connection.was_asked, true);
         let (to, transaction) = (connection.peer, connection.transaction);
         let no_qp = Qpn::from_wire(0);
         let question = Dreq { local: id, remote: connection.remote, remote_qpn: no_qp, private_data: [0; 220] };
