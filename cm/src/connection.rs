@@ -92,6 +92,9 @@ pub(crate) struct CmConnection {
     pub(crate) is_hurried: bool,
     /// Its peer has confirmed it, or accepted and was told so, and it is not over.
     pub(crate) is_confirmed: bool,
+    /// The peer has said at any time that it has the connection: a REQ of the same queue pair says
+    /// then that it has forgotten.
+    pub(crate) was_confirmed: bool,
     /// Its peer was asked whether it has forgotten it, and has not confirmed it since.
     pub(crate) is_doubted: bool,
     /// The same at any time: another such question repeats the first.
@@ -129,6 +132,7 @@ impl CmConnection {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            was_confirmed: false,
             is_doubted: false,
             was_asked: false,
             orphan_place: None,
@@ -159,6 +163,7 @@ impl CmConnection {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            was_confirmed: false,
             is_doubted: false,
             was_asked: false,
             orphan_place: None,
@@ -177,8 +182,7 @@ impl CmConnection {
         }
     }
 
-    /// Whether the peer may take its queue pair for connected: a REQ of the same queue pair says
-    /// then that it has forgotten.
+    /// Whether the peer may take its queue pair for connected.
     pub(crate) const fn is_live(&self) -> bool {
         !matches!(self.state, CmState::TimeWait)
     }

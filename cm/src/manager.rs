@@ -554,6 +554,15 @@ impl ConnectionManager {
             if *count == 1 {
                 self.observer.on_connected(&connection.peer);
             }
+        }
+        self.note_confirmed(id);
+    }
+
+    /// The peer has said that it has the connection, or data of it has come.
+    fn note_confirmed(&mut self, id: CommId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !core::mem::replace(&mut connection.was_confirmed, true)
+        {
             self.index(id);
         }
     }

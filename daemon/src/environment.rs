@@ -93,6 +93,10 @@ pub trait Network {
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute>;
 
+    /// Whether `destination` is followed only by asking its neighbor first: the kernel does not know
+    /// its MAC address.
+    fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool;
+
     /// One follower less.
     fn unfollow(&mut self, id: FollowId);
 

@@ -71,6 +71,7 @@ impl ConnectionManager {
             is_orphan: false,
             is_hurried: false,
             is_confirmed: false,
+            was_confirmed: false,
             is_doubted: false,
             was_asked: false,
             orphan_place: None,

@@ -197,8 +197,9 @@ impl ConnectionManager {
             CmState::RepSent | CmState::MraRepReceived => {
                 connection.state = CmState::Established;
                 connection.repeated = None;
+                connection.is_doubted = false;
                 self.set_deadline(id, None);
-                self.index(id);
+                self.note_confirmed(id);
                 self.tell(id, CmEvent::Established { id });
                 Ok(())
             }

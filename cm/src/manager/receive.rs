@@ -81,7 +81,7 @@ impl ConnectionManager {
         if let Some(old) = stale.filter(|old| self.connections[old].is_live()) {
             // Any host can have asked for that in the peer's name, which is no reason to refuse the
             // peer: it confirms its own of the two attempts.
-            let is_proof = !self.is_unanswered_request(old);
+            let is_proof = self.connections[&old].was_confirmed;
             if is_proof {
                 self.send_bounded(from, transaction, CmMessage::Rej(refuse(reject_reason::STALE_CONNECTION)));
                 note(self, RefusalCause::Stale);
@@ -206,7 +206,7 @@ impl ConnectionManager {
         }
         let key = (from, rep.local_ca, rep.qpn);
         // A request that no peer has confirmed proves nothing, and this REP is the peer's.
-        let is_proof = |old: &CommId| self.connections[old].is_live() && !self.is_unanswered_request(*old);
+        let is_proof = |old: &CommId| self.connections[old].is_live() && self.connections[old].was_confirmed;
         if let Some(old) = self.by_remote_qpn.get(&key).copied().filter(is_proof) {
             let rej = refused_rep(id, rep.local);
             if let Some(connection) = self.connections.get_mut(&id) {
@@ -226,7 +226,7 @@ impl ConnectionManager {
         let of = (from, connection.account);
         self.set_deadline(id, None);
         self.no_longer_asks(id, of, now);
-        self.index(id);
+        self.note_confirmed(id);
         self.tell(id, CmEvent::Accepted { id, rep: *rep });
     }
 

@@ -340,26 +340,32 @@ fn an_attempt_of_which_the_answer_was_lost_outlives_a_forged_request() {
 /// The same of which the answer comes after the peer's confirmation: it was about the attempt.
 #[test]
 fn a_late_answer_to_a_question_ends_no_connection_that_the_peer_has_confirmed_since() {
-    let mut managers = hosts();
-    let active = managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
-    pass(&mut managers, NOW, |_| false);
-    let passive = managers[1].poll_event().expect("a request").id();
-    managers[1].accept(passive, &acceptance(), NOW).expect("it was requested");
-    pass(&mut managers, NOW, |message| matches!(message, CmMessage::Rep(_)));
-    let mut forger = manager(0, 39, 10);
-    forger.connect(&wanted(ABSENT, QPNS[0]), NOW).expect("there is room");
-    managers[1].on_datagram(address(1), &forger.poll_transmit().expect("a REQ").mad.to_bytes(), NOW);
-    let now = NOW + Duration::from_secs(1);
-    managers.iter_mut().for_each(|manager| manager.on_timeout(now));
-    pass(&mut managers, now, |_| false);
-    managers[0].confirm(active, [0; 224], now).expect("it was accepted");
-    pass(&mut managers, now, |_| false);
-    take_events(&mut managers);
-    // Of a host that did not know its peer's number when it was asked.
-    let drep = Drep { local: active, remote: passive, private_data: [0; 224] };
-    managers[1].on_datagram(address(1), &bytes(CmMessage::Drep(drep)), now);
-    assert_eq!((managers[1].poll_event(), managers[1].poll_transmit()), (None, None));
-    assert_eq!(managers[1].state(passive), Some(CmState::Established));
+    for by_data in [false, true] {
+        let mut managers = hosts();
+        let active = managers[0].connect(&wanted(SERVICE, QPNS[0]), NOW).expect("there is room");
+        pass(&mut managers, NOW, |_| false);
+        let passive = managers[1].poll_event().expect("a request").id();
+        managers[1].accept(passive, &acceptance(), NOW).expect("it was requested");
+        pass(&mut managers, NOW, |message| matches!(message, CmMessage::Rep(_)));
+        let mut forger = manager(0, 39, 10);
+        forger.connect(&wanted(ABSENT, QPNS[0]), NOW).expect("there is room");
+        managers[1].on_datagram(address(1), &forger.poll_transmit().expect("a REQ").mad.to_bytes(), NOW);
+        let now = NOW + Duration::from_secs(1);
+        managers.iter_mut().for_each(|manager| manager.on_timeout(now));
+        pass(&mut managers, now, |_| false);
+        managers[0].confirm(active, [0; 224], now).expect("it was accepted");
+        // By its confirmation, or by its first data.
+        pass(&mut managers, now, |_| by_data);
+        if by_data {
+            managers[1].establish(passive).expect("it was accepted");
+        }
+        take_events(&mut managers);
+        // Of a host that did not know its peer's number when it was asked.
+        let drep = Drep { local: active, remote: passive, private_data: [0; 224] };
+        managers[1].on_datagram(address(1), &bytes(CmMessage::Drep(drep)), now);
+        assert_eq!((managers[1].poll_event(), managers[1].poll_transmit()), (None, None));
+        assert_eq!(managers[1].state(passive), Some(CmState::Established));
+    }
 }
 
 /// One that has forgotten it is given up soon.

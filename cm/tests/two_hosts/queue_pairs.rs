@@ -16,11 +16,12 @@ use crate::{
 const NOW: Duration = Duration::from_secs(1);
 
 /// A stranger guesses the queue pair number that a host uses next, and asks in its name, at a
-/// listener that takes its time or has answered. The host itself asks later, at any listener.
+/// listener that takes its time, has answered, or has answered and ends the attempt. The host itself
+/// asks later, at any listener.
 #[test]
 fn a_forged_request_keeps_no_queue_pair_of_its_victim_from_a_connection() {
     let other = ServiceId::of(PortSpace::Tcp, 7175);
-    for is_accepted in [false, true] {
+    for (is_accepted, is_ended) in [(false, false), (true, false), (true, true)] {
         let mut managers = [manager(0, 41, 10), manager(1, 42, 10)];
         [SERVICE, other].into_iter().for_each(|service| managers[1].listen(service, 10).expect("free"));
         let mut forger = manager(0, 43, 10);
@@ -33,10 +34,15 @@ fn a_forged_request_keeps_no_queue_pair_of_its_victim_from_a_connection() {
             // The answer is under way.
             assert!(managers[1].poll_transmit().is_some());
         }
+        if is_ended {
+            managers[1].reject(of_forger, 0, 28, [0; 148], NOW).expect("it was accepted");
+            assert_eq!(managers[1].state(of_forger), Some(CmState::DreqSent));
+            assert_eq!(from_fn(|| managers[1].poll_transmit()).count(), 2, "REJ and DREQ, which are lost");
+        }
         let active = managers[0].connect(&wanted(other, 99), NOW).expect("there is room");
         pass(&mut managers, NOW, |_| false);
         let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else {
-            panic!("{is_accepted}: refused: {:?}", managers[0].poll_event())
+            panic!("{is_accepted}, {is_ended}: refused: {:?}", managers[0].poll_event())
         };
         managers[1].accept(passive, &acceptance(), NOW).expect("it was requested");
         pass(&mut managers, NOW, |_| false);
@@ -94,6 +100,9 @@ fn a_connection_without_its_queue_pair_keeps_no_other_from_the_number() {
         assert_eq!(managers.each_ref().map(ConnectionManager::poll_timeout), [None; 2], "until the peer asks");
         let wanted = Connect { peer: address(from), ..wanted(SERVICE, qpn) };
         managers[from].connect(&wanted, NOW).expect("there is room");
+        pass(&mut managers, NOW, |_| false);
+        let refused = managers[from].poll_event();
+        assert!(matches!(refused, Some(CmEvent::Rejected { .. })), "the first proves it: {refused:?}");
         // Neither program takes note of the end.
         for tenth in 0..10 {
             let now = NOW + Duration::from_millis(100) * tenth;

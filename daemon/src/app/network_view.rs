@@ -101,6 +101,10 @@ impl Network for NetworkView<'_> {
         self.net.follow(device, source, destination)
     }
 
+    fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool {
+        self.net.must_ask(device, source, destination)
+    }
+
     fn unfollow(&mut self, id: FollowId) {
         self.net.unfollow(id);
     }

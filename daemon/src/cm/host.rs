@@ -291,6 +291,10 @@ mod tests {
             Err(NoRoute { from: from.address, destination: to })
         }
 
+        fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> bool {
+            unreachable!("no way is asked for")
+        }
+
         fn unfollow(&mut self, _: FollowId) {}
 
         fn join(&mut self, _: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()> {

@@ -43,15 +43,39 @@ const RESOLVING_MAX: usize = 64;
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
-/// In place of a user: the way is for an answer that any host can cause, for one of a program to a
-/// stranger, and for one to a known peer.
-const STRANGER: u32 = u32::MAX;
-const ANSWERED_STRANGER: u32 = u32::MAX - 1;
-const KNOWN: u32 = u32::MAX - 2;
+/// A way is for this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WayFor {
+    /// A user's program that resolves an address.
+    User(u32),
+    /// An answer that any host can cause.
+    AnyHost,
+    /// An answer of a program to a stranger.
+    AnsweredStranger,
+    /// An answer to a known peer.
+    KnownPeer,
+}
 
-/// Neighbors that are asked at a time for each of the first two. The kernel asks for some seconds,
-/// also of those that are given up: by the rates of new ways alone its table filled, and this host
-/// found no new neighbor. A host that exists has asked for this one, so that the kernel knows it.
+impl WayFor {
+    /// Neighbors that are asked for it at a time.
+    const fn resolving_max(self) -> usize {
+        match self {
+            Self::User(_) => RESOLVING_MAX,
+            Self::AnyHost | Self::AnsweredStranger => STRANGERS_RESOLVING_MAX,
+            Self::KnownPeer => usize::MAX,
+        }
+    }
+
+    /// Any host can name its peer.
+    const fn is_of_stranger(self) -> bool {
+        matches!(self, Self::AnyHost | Self::AnsweredStranger)
+    }
+}
+
+/// Neighbors that are asked at a time for each of two kinds of strangers, and forgotten when they
+/// do not answer: by the rates of new ways alone the kernel's table filled, and this host found no
+/// new neighbor. One that the kernel knows need not be asked: a host that exists has mostly asked
+/// for this one.
 const STRANGERS_RESOLVING_MAX: usize = 128;
 
 /// New ways for strangers at once, and how soon another one.
@@ -73,8 +97,7 @@ const HOP_LIMIT: u8 = 64;
 struct MadRoute {
     follow: FollowId,
     next: NextHop,
-    /// The user that asked for it.
-    account: u32,
+    purpose: WayFor,
     to_any_host: RateBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
@@ -85,8 +108,8 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
-    /// Ways of each user with a neighbor that is being asked.
-    resolving: BTreeMap<u32, usize>,
+    /// Ways of each kind with a neighbor that is being asked.
+    resolving: BTreeMap<WayFor, usize>,
     unsent: UnsentMads,
     for_strangers: RateBudget,
     for_answers: RateBudget,
@@ -119,23 +142,22 @@ impl Default for MadRoutes {
 impl MadRoutes {
     /// Neighbors that may be asked for a user now.
     pub(super) fn room_to_ask(&self, account: u32) -> usize {
-        let most = match account {
-            STRANGER | ANSWERED_STRANGER => STRANGERS_RESOLVING_MAX,
-            KNOWN => usize::MAX,
-            _ => RESOLVING_MAX,
-        };
-        most.saturating_sub(self.resolving.get(&account).map_or(0, |count| *count))
+        self.room_for(WayFor::User(account))
     }
 
-    /// Counts a way of a user that is being resolved from now on, or not any more.
-    fn count_resolving(&mut self, account: u32, before: bool, now: bool) {
+    fn room_for(&self, purpose: WayFor) -> usize {
+        purpose.resolving_max().saturating_sub(self.resolving.get(&purpose).map_or(0, |count| *count))
+    }
+
+    /// Counts a way that is being resolved from now on, or not any more.
+    fn count_resolving(&mut self, purpose: WayFor, before: bool, now: bool) {
         if before == now {
             return;
         }
-        let count = self.resolving.entry(account).or_insert(0);
+        let count = self.resolving.entry(purpose).or_insert(0);
         *count = if now { *count + 1 } else { *count - 1 };
         if *count == 0 {
-            self.resolving.remove(&account);
+            self.resolving.remove(&purpose);
         }
     }
 
@@ -145,23 +167,23 @@ impl MadRoutes {
         if !self.ways.contains_key(&peer) && self.room_to_ask(account) == 0 {
             return false;
         }
-        let next = self.way(peer, account, environment).map(|way| way.next);
+        let next = self.way(peer, WayFor::User(account), environment).map(|way| way.next);
         matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
     }
 
-    fn way(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
+    fn way(&mut self, peer: PeerAddress, purpose: WayFor, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
         let now = Instant::now();
         if !self.ways.contains_key(&peer) {
             let source = entry_of(environment.network, &peer)?;
             let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
             self.by_follow.entry(follow).or_default().push(peer);
-            self.count_resolving(account, false, next == NextHop::Resolving);
+            self.count_resolving(purpose, false, next == NextHop::Resolving);
             self.ways.insert(
                 peer,
                 MadRoute {
                     follow,
                     next,
-                    account,
+                    purpose,
                     to_any_host: RateBudget::new(TO_ANY_HOST),
                     waiting: VecDeque::new(),
                     used: now,
@@ -173,15 +195,21 @@ impl MadRoutes {
         Some(way)
     }
 
-    /// Whether there may be a new way for answers now.
-    fn may_have_way(&mut self, account: u32) -> bool {
-        let has_room = self.room_to_ask(account) > 0;
-        let rate = match account {
-            STRANGER => &mut self.for_strangers,
-            ANSWERED_STRANGER => &mut self.for_answers,
-            _ => &mut self.for_known,
+    /// Whether there may be a new way for an answer now.
+    fn may_have_way(&mut self, peer: &PeerAddress, purpose: WayFor, environment: &mut Environment<'_>) -> bool {
+        let rate = match purpose {
+            WayFor::AnyHost => &mut self.for_strangers,
+            WayFor::AnsweredStranger => &mut self.for_answers,
+            WayFor::KnownPeer | WayFor::User(_) => &mut self.for_known,
         };
-        has_room && rate.take(Instant::now())
+        if !rate.take(Instant::now()) {
+            return false;
+        }
+        let must_ask = |environment: &mut Environment<'_>| {
+            let source = entry_of(environment.network, peer);
+            source.is_some_and(|it| environment.network.must_ask(peer.device, it, address_of(peer.remote)))
+        };
+        self.room_for(purpose) > 0 || !must_ask(environment)
     }
 
     /// No rate bounds new ways any more.
@@ -206,16 +234,16 @@ impl MadRoutes {
         environment: &mut Environment<'_>,
     ) {
         let has_limits = !self.has_no_limits;
-        let account = match (is_known, is_bounded) {
-            (true, _) => KNOWN,
-            (false, true) => STRANGER,
-            (false, false) => ANSWERED_STRANGER,
+        let purpose = match (is_known, is_bounded) {
+            (true, _) => WayFor::KnownPeer,
+            (false, true) => WayFor::AnyHost,
+            (false, false) => WayFor::AnsweredStranger,
         };
-        if has_limits && !self.ways.contains_key(&peer) && !self.may_have_way(account) {
+        if has_limits && !self.ways.contains_key(&peer) && !self.may_have_way(&peer, purpose, environment) {
             self.dropped += 1;
             return;
         }
-        let Some(way) = self.way(peer, account, environment) else {
+        let Some(way) = self.way(peer, purpose, environment) else {
             self.dropped += 1;
             return;
         };
@@ -245,13 +273,18 @@ impl MadRoutes {
         let peers = self.by_follow.get(&follow).cloned().unwrap_or_default();
         for peer in &peers {
             let Some(way) = self.ways.get_mut(peer) else { continue };
-            let (account, before) = (way.account, std::mem::replace(&mut way.next, next));
-            self.count_resolving(account, before == NextHop::Resolving, next == NextHop::Resolving);
+            let (purpose, before) = (way.purpose, std::mem::replace(&mut way.next, next));
+            self.count_resolving(purpose, before == NextHop::Resolving, next == NextHop::Resolving);
             let Some(way) = self.ways.get_mut(peer) else { continue };
             if next != NextHop::Resolving {
                 for bytes in way.waiting.drain(..) {
                     self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
                 }
+            }
+            // A followed one is asked again and again. Of hosts that do not exist there may be as
+            // many as there are addresses, and a datagram now and then kept each of them.
+            if next == NextHop::Unreachable && purpose.is_of_stranger() {
+                self.remove(peer, environment);
             }
         }
         if matches!(next, NextHop::Reachable { .. } | NextHop::Local(_)) { peers } else { Vec::new() }
@@ -283,14 +316,18 @@ impl MadRoutes {
         let unused: Vec<PeerAddress> =
             self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, _)| *peer).collect();
         for peer in unused {
-            let Some(way) = self.ways.remove(&peer) else { continue };
-            self.count_resolving(way.account, way.next == NextHop::Resolving, false);
-            environment.network.unfollow(way.follow);
-            if let Some(peers) = self.by_follow.get_mut(&way.follow) {
-                peers.retain(|other| *other != peer);
-                if peers.is_empty() {
-                    self.by_follow.remove(&way.follow);
-                }
+            self.remove(&peer, environment);
+        }
+    }
+
+    fn remove(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) {
+        let Some(way) = self.ways.remove(peer) else { return };
+        self.count_resolving(way.purpose, way.next == NextHop::Resolving, false);
+        environment.network.unfollow(way.follow);
+        if let Some(peers) = self.by_follow.get_mut(&way.follow) {
+            peers.retain(|other| other != peer);
+            if peers.is_empty() {
+                self.by_follow.remove(&way.follow);
             }
         }
     }
@@ -343,7 +380,14 @@ mod tests {
     const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
     /// All hosts are neighbors, of which hosts 0 to 99 answer.
-    struct OneLink;
+    #[derive(Default)]
+    struct OneLink {
+        unfollowed: usize,
+    }
+
+    fn answers(host: IpAddr) -> bool {
+        matches!(host, IpAddr::V4(v4) if v4.to_bits() & 0xffff < 100)
+    }
 
     impl crate::environment::Network for OneLink {
         fn port(&self, _: DeviceId) -> DevicePort {
@@ -374,11 +418,16 @@ mod tests {
             let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
             let mac = [4; 6];
             let reachable = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
-            let answers = v4.to_bits() & 0xffff < 100;
-            Ok((FollowId(v4.to_bits().into()), if answers { reachable } else { NextHop::Resolving }))
+            Ok((FollowId(v4.to_bits().into()), if answers(to) { reachable } else { NextHop::Resolving }))
         }
 
-        fn unfollow(&mut self, _: FollowId) {}
+        fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> bool {
+            !answers(to)
+        }
+
+        fn unfollow(&mut self, _: FollowId) {
+            self.unfollowed += 1;
+        }
 
         fn join(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> io::Result<()> {
             Ok(())
@@ -406,7 +455,7 @@ mod tests {
     fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
         let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
         let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
         let peer = |host| {
             let mut remote = GID;
             remote[15] = host;
@@ -431,7 +480,7 @@ mod tests {
     fn ways_for_strangers_leave_known_peers_theirs() {
         let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
         let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
         let peer = |host: u16| {
             let mut remote = GID;
             remote[14..].copy_from_slice(&host.to_be_bytes());
@@ -457,7 +506,8 @@ mod tests {
     fn few_neighbors_are_asked_for_strangers_at_a_time() {
         let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
         let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut environment = Environment { workers: &mut workers, network: &mut OneLink };
+        let mut network = OneLink::default();
+        let mut environment = Environment { workers: &mut workers, network: &mut network };
         let peer = |host: u16| {
             let mut remote = GID;
             remote[14..].copy_from_slice(&host.to_be_bytes());
@@ -472,13 +522,17 @@ mod tests {
         }
         let asked = routes.resolving.values().sum::<usize>();
         assert_eq!(asked, 2 * STRANGERS_RESOLVING_MAX);
-        // One that has answered makes room for another one, and known peers do not wait for that.
-        let first = *routes.ways.keys().next().expect("some are asked");
-        let follow = routes.ways[&first].follow;
-        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
-        for (host, is_known) in [(60_000, false), (60_001, false), (60_002, true)] {
+        // A host that the kernel knows and a known peer need not wait.
+        for (host, is_known) in [(60_000, false), (7, false), (60_001, true)] {
             routes.send(peer(host), [0; MAD_BYTES], (true, is_known), &devices, &mut environment);
         }
-        assert_eq!([60_000, 60_001, 60_002].map(|host| is_asked(&routes, host)), [true, false, true]);
+        assert_eq!([60_000, 7, 60_001].map(|host| is_asked(&routes, host)), [false, true, true]);
+        // One that does not answer is not asked any more, and makes room for another one.
+        let silent = peer(1000);
+        let follow = routes.ways[&silent].follow;
+        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
+        routes.send(peer(60_002), [0; MAD_BYTES], (true, false), &devices, &mut environment);
+        assert_eq!((routes.ways.contains_key(&silent), is_asked(&routes, 60_002)), (false, true));
+        assert_eq!(network.unfollowed, 1);
     }
 }

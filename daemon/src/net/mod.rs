@@ -386,6 +386,13 @@ impl Net {
         Ok((self.follows.add(follow), next))
     }
 
+    /// Whether `destination` is followed only by asking its neighbor first: the kernel does not know
+    /// its MAC address.
+    pub fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool {
+        let view = self.look(&mut Follow::new(device, source, destination), true, Instant::now());
+        matches!(view, View::Asked | View::Silent)
+    }
+
     /// One follower less.
     pub fn unfollow(&mut self, id: FollowId) {
         self.follows.leave(id);

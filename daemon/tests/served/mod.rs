@@ -206,6 +206,10 @@ impl Network for FakeNetwork {
         Ok((id, next))
     }
 
+    fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> bool {
+        self.told.lock().expect("no test panics here").elsewhere == Some(NextHop::Resolving)
+    }
+
     fn unfollow(&mut self, id: FollowId) {
         let mut told = self.told.lock().expect("no test panics here");
         let followers = &mut told.followed.get_mut(&id).expect("it is followed").1;
