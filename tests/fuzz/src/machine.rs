@@ -248,6 +248,10 @@ impl Network for Net {
         Ok((id, next))
     }
 
+    fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> bool {
+        self.elsewhere == Some(NextHop::Resolving)
+    }
+
     fn unfollow(&mut self, id: FollowId) {
         let followers = &mut self.followed.get_mut(&id).expect("it is followed").1;
         *followers -= 1;
