@@ -450,7 +450,10 @@ pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()>
     flooded.connect(10)?.end(LIMIT)?.success().context("before the flood")?;
     let _receiver = Server::start(&lab, Host::B, &[])?;
     for content in CONTENTS {
+        let before = without_room(&lab, Host::B)?;
         flooded.moves(content, if settings.full { 20 } else { 3 })?;
+        let lost = without_room(&lab, Host::B)? - before;
+        ensure!(content == "requests" || lost == 0, "{content}: {lost} answers or requests had no room");
     }
     if settings.full {
         let mut rates = [const { Vec::new() }; CONTENTS.len()];
@@ -476,8 +479,9 @@ pub(crate) fn a_flood_of_management_datagrams(settings: &Settings) -> Result<()>
     nothing_is_left_within(&lab, 2 * LIMIT)
 }
 
-/// Contents of floods. The first reaches neither a connection manager nor roced.
-const CONTENTS: [&str; 3] = ["nothing", "requests", "answers"];
+/// Contents of floods. The first reaches neither a connection manager nor roced. Of the last some
+/// wait for a second after its end.
+const CONTENTS: [&str; 3] = ["nothing", "answers", "requests"];
 
 /// Host b with its listener, which a floods and connects to.
 struct Flooded<'a> {
@@ -503,12 +507,9 @@ impl Flooded<'_> {
         let time_s = seconds.to_string();
         let transfer = ["bw", PEER_IPV4, "--op", "write", "--seconds", &time_s, "--json"];
         let transfer = self.lab.start(Host::A, "roce-perf", &transfer)?;
-        let before = without_room(self.lab, Host::B)?;
         let told = self.connect(100 * seconds)?.end(LIMIT)?.success().context(content.to_owned())?;
         let moved = Report::read(&transfer.end(LIMIT)?.success().context(content.to_owned())?)?;
         let sent = flood.end(LIMIT)?.success()?;
-        let lost = without_room(self.lab, Host::B)? - before;
-        ensure!(content == "requests" || lost == 0, "{content}: {lost} answers or requests had no room");
         let rate = moved.0["gbit_per_s"].as_f64().context("roce-perf tells its rate")?;
         print!("\n    {content}: {}; {}; {rate:.2} Gbit/s", sent.trim(), told.trim());
         Ok(rate)
