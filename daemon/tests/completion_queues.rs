@@ -38,11 +38,19 @@ struct Pair {
     qps: [QueuePair; 2],
 }
 
+fn open(served: &Served) -> Device {
+    Device::open_at(&served.socket, DEVICE).expect("it is served")
+}
+
 impl Pair {
-    fn new(served: &Served, channel: impl FnOnce(&Device) -> Option<CompletionChannel>) -> Self {
-        let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
-        let channel = channel(&device);
-        Self::of(&device, channel.as_ref())
+    fn new(served: &Served) -> Self {
+        Self::of(&open(served), None)
+    }
+
+    fn with_channel(served: &Served) -> (Self, CompletionChannel) {
+        let device = open(served);
+        let channel = device.channel().expect("a channel");
+        (Self::of(&device, Some(&channel)), channel)
     }
 
     fn of(device: &Device, channel: Option<&CompletionChannel>) -> Self {
@@ -90,7 +98,7 @@ impl Pair {
 fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
     const ROUNDS: u32 = 200;
     let served = Served::start();
-    let pair = Pair::new(&served, |_| None);
+    let pair = Pair::new(&served);
     let end = AtomicBool::new(false);
     let reaped = thread::scope(|scope| {
         for at in 0..2 {
@@ -146,12 +154,7 @@ fn a_poll_that_is_stopped_midway_leaves_room_for_completions() {
     const DEPTH: u64 = 64;
     const PAGE: usize = 4096;
     let served = Served::start();
-    let mut channel = None;
-    let pair = Pair::new(&served, |device| {
-        channel = Some(device.channel().expect("a channel"));
-        channel.clone()
-    });
-    let channel = channel.expect("made above");
+    let (pair, channel) = Pair::with_channel(&served);
     pair.cq.resize(DEPTH as u32).expect("within limits");
     (0..DEPTH).for_each(|wr_id| pair.post(0, wr_id).expect("room"));
     eventually("all completed", || pair.cq.waiting().expect("alive") == DEPTH as usize);
@@ -197,7 +200,7 @@ fn a_poll_that_is_stopped_midway_leaves_room_for_completions() {
 fn completions_of_an_ended_life_leave_their_room() {
     const DEPTH: u64 = 64;
     let served = Served::start_as(How { workers: 1, ..How::default() });
-    let mut pair = Pair::new(&served, |_| None);
+    let mut pair = Pair::new(&served);
     let other = Pair::connected(&pair.pd, &pair.cq);
     let post_other = |wr_id| {
         other[0].post_send(&SendRequest::write_inline(b"", Default::default()).id(wr_id).signaled()).expect("room");
@@ -239,7 +242,7 @@ fn completions_of_an_ended_life_leave_their_room() {
 #[test]
 fn a_size_beyond_the_limits_is_refused_and_changes_nothing() {
     let served = Served::start();
-    let pair = Pair::new(&served, |_| None);
+    let pair = Pair::new(&served);
     let refused = pair.cq.resize(COMPLETIONS_MAX + 1);
     assert!(matches!(refused, Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })), "{refused:?}");
     assert_eq!(pair.cq.entries(), 128);
@@ -252,12 +255,7 @@ fn a_size_beyond_the_limits_is_refused_and_changes_nothing() {
 #[test]
 fn one_request_makes_one_event_with_two_workers_and_over_a_resize() {
     let served = Served::start();
-    let mut channel = None;
-    let pair = Pair::new(&served, |device| {
-        channel = Some(device.channel().expect("a channel"));
-        channel.clone()
-    });
-    let channel = channel.expect("made above");
+    let (pair, channel) = Pair::with_channel(&served);
     let mut done = [Completion::EMPTY; 64];
     for round in 0..50 {
         pair.cq.arm(Notify::Any);
@@ -285,12 +283,8 @@ fn one_request_makes_one_event_with_two_workers_and_over_a_resize() {
 #[test]
 fn a_thread_that_blocks_loses_no_event_while_queues_are_destroyed() {
     let served = Served::start();
-    let mut channel = None;
-    let Pair { device, .. } = Pair::new(&served, |device| {
-        channel = Some(device.channel().expect("a channel"));
-        None
-    });
-    let channel = channel.expect("made above");
+    let device = open(&served);
+    let channel = device.channel().expect("a channel");
     fcntl(channel.as_fd(), FcntlArg::F_SETFL(OFlag::empty())).expect("it can block");
     let alive = Pair::of(&device, Some(&channel));
     let (told, heard) = mpsc::channel();
@@ -337,12 +331,8 @@ fn a_thread_that_blocks_loses_no_event_while_queues_are_destroyed() {
 #[test]
 fn events_of_a_queue_end_with_it() {
     let served = Served::start();
-    let mut channel = None;
-    let Pair { device, .. } = Pair::new(&served, |device| {
-        channel = Some(device.channel().expect("a channel"));
-        None
-    });
-    let channel = channel.expect("made above");
+    let device = open(&served);
+    let channel = device.channel().expect("a channel");
     let is_readable =
         || poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).expect("poll works") > 0;
     // Each set of queues that end, of three with an event each.

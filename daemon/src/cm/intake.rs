@@ -47,8 +47,8 @@ const SHARE_MAX: usize = 64;
 /// Datagrams of a line that wait at a time: 2.6 MiB.
 const LINE_MAX: usize = 8192;
 
-/// Datagrams of a line with a rate that wait here in a flood: with a rate of 4,000 a second each
-/// gets its turn within 256 ms, and is not older than needs be.
+/// Datagrams of a line with a rate that wait here in a flood: at 4,000 a second each gets its turn
+/// within 256 ms. Of strangers' requests 4,096 more wait with the workers, for a second.
 const HELD_MAX: usize = 1024;
 
 /// Turns of the lines repeat after so many datagrams.
