@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use roced_abi::{
     VERSION,
-    control::{Refusal, call_name, cm_event, limit},
+    control::{
+        Refusal, call_name, cm_event,
+        limit::{self, AccountResource},
+    },
 };
 use roced_types::Status;
 use thiserror::Error;
@@ -350,8 +353,11 @@ fn describe_not_proxied(driver: u64) -> String {
 }
 
 fn describe_limit(limit: u64, which: u64) -> String {
+    if let Some((resource, is_share)) = AccountResource::from_refusal(which) {
+        return describe_limit_of_account(limit, resource, is_share);
+    }
     let whose = match which {
-        limit::MAPPINGS_OF_USER => "one user's programs",
+        limit::MAPPINGS_OF_ACCOUNT => "one user's programs",
         limit::MAPPINGS => "all programs",
         _ => {
             return format!(
@@ -361,6 +367,18 @@ fn describe_limit(limit: u64, which: u64) -> String {
     };
     format!(
         "the daemon maps {limit} pieces of memory and queues for {whose}, as many as it may: register fewer, larger pieces, end something, or raise vm.max_map_count (sysctl) and restart the daemon"
+    )
+}
+
+fn describe_limit_of_account(limit: u64, resource: AccountResource, is_share: bool) -> String {
+    let (noun, key) = (resource.noun(), resource.key());
+    if is_share {
+        return format!(
+            "all programs of your user together have {limit} {noun}, their share of what others leave: end something, or raise the limits of the daemon or limits.account.share_percent in its config"
+        );
+    }
+    format!(
+        "all programs of your user together may have {limit} {noun}: end something, or raise limits.account.{key} in the daemon's config"
     )
 }
 

@@ -4,6 +4,7 @@
 //! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. Only
 //! `rocectl device` changes anything.
 
+mod accounts;
 mod cli;
 mod cm;
 mod counters;
@@ -22,7 +23,7 @@ use std::{
 };
 
 use clap::Parser;
-use roced_report::{CmReport, CountersReport, QpsReport, Question, StatusReport};
+use roced_report::{AccountsReport, CmReport, CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -44,7 +45,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
     let daemon = DaemonSocket::at(&cli.socket);
     anyhow::ensure!(
         !cli.json || !matches!(cli.command, CtlCommand::Metrics { .. }),
-        "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, counters and device"
+        "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, accounts, counters and device"
     );
     let text = match &cli.command {
         CtlCommand::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
@@ -52,6 +53,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
             answer::<QpsReport>(&daemon, Question::Qps, cli.json, |report| qps::render(report, *counters))
         }
         CtlCommand::Cm => answer::<CmReport>(&daemon, Question::Cm, cli.json, cm::render),
+        CtlCommand::Accounts => answer::<AccountsReport>(&daemon, Question::Accounts, cli.json, accounts::render),
         CtlCommand::Counters { all, group } => {
             answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
                 counters::render(report, *all, group.as_deref())

@@ -96,14 +96,41 @@ pub struct NetConfig {
 pub struct LimitsConfig {
     /// Clients connected at a time.
     pub clients: u32,
-    /// Of them, those of one user.
-    pub clients_of_user: u32,
+    /// Limits of each account.
+    pub account: AccountLimits,
     /// Limits of each client.
     pub client: ClientLimits,
     /// Limits of all clients of a device together.
     pub device: DeviceLimits,
     /// Limits of the connection manager.
     pub cm: CmLimits,
+}
+
+/// `[limits.account]`: limits of all clients of a user together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountLimits {
+    /// Of each pool of objects what an account may have at most of those that others leave, percent.
+    pub share_percent: u32,
+    /// Clients; `None` is its share.
+    pub clients: Option<u32>,
+    /// Queue pairs; `None` is its share.
+    pub qps: Option<u32>,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Completion channels; `None` is an eighth of the files that the daemon may have open.
+    pub channels: Option<u32>,
+    /// Memory regions; `None` is its share.
+    pub mrs: Option<u32>,
+    /// Address handles; `None` is its share.
+    pub ahs: Option<u32>,
+    /// Shared receive queues; `None` is its share.
+    pub srqs: Option<u32>,
+    /// Attachments to multicast groups; `None` is its share.
+    pub attachments: Option<u32>,
+    /// Memory that the daemon maps and locks, MiB; `None` is three quarters of the host's.
+    pub memory_mib: Option<u64>,
+    /// Memory that the daemon itself needs for objects, MiB.
+    pub daemon_memory_mib: u64,
 }
 
 /// `[limits.client]`: limits of one client.
@@ -387,10 +414,30 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             clients: 1024,
-            clients_of_user: 768,
+            account: AccountLimits::default(),
             client: ClientLimits::default(),
             device: DeviceLimits::default(),
             cm: CmLimits::default(),
+        }
+    }
+}
+
+impl Default for AccountLimits {
+    fn default() -> Self {
+        Self {
+            // One account alone has most of everything, and another one always finds room.
+            share_percent: 75,
+            clients: None,
+            qps: None,
+            cqs: 16_384,
+            channels: None,
+            mrs: None,
+            ahs: None,
+            srqs: None,
+            attachments: None,
+            memory_mib: None,
+            // Some 10,000 queue pairs of 128 requests each; a guess.
+            daemon_memory_mib: 1024,
         }
     }
 }

@@ -15,6 +15,7 @@
 //!
 //! Workers reach the interface through [`worker::nic::Nic`], which the crate `xdp` implements.
 
+pub mod accounts;
 pub mod admin;
 pub mod app;
 pub mod cli;

@@ -4,12 +4,12 @@ mod served;
 
 use std::time::{Duration, Instant};
 
-use roced::config::LimitsConfig;
+use roced::config::{AccountLimits, LimitsConfig};
 use roced_abi::{
     VERSION,
     control::{
         AllocMemory, AllocPd, DeviceName, Hello, HelloRequest, MemoryRequest, Nothing, OpenDevice, Refusal, RegMr,
-        RegMrRequest,
+        RegMrRequest, limit::AccountResource,
     },
 };
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
@@ -25,23 +25,24 @@ fn hello(raw: &mut Raw) -> Result<(), (Refusal, [u64; 2])> {
 }
 
 #[test]
-fn one_user_leaves_places_for_others() {
+fn one_account_leaves_places_for_others() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root, to be two users");
     }
-    let limits = LimitsConfig { clients: 4, clients_of_user: 3, ..LimitsConfig::default() };
+    let limits = LimitsConfig { clients: 4, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let mut ours = [(); 3].map(|()| opened(&served));
     // Some learn of the limit, and further connections are closed; others find room all the same.
     let mut beyond: Vec<Raw> = (0..20).map(|_| Raw::connect(&served.socket)).collect();
     eventually("some were let in to be told", || served.sessions() == 3 + 4);
-    assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, 0])));
+    assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, AccountResource::Clients.share()])));
     assert!(beyond[0].is_closed());
     assert!(beyond[19].is_closed());
     let mut theirs = as_unprivileged_user(&served, || {
         let mut first = opened(&served);
         let mut second = Raw::connect(&served.socket);
-        assert_eq!(hello(&mut second), Err((Refusal::Limit, [4, 0])), "now all places are taken");
+        let share = AccountResource::Clients.share();
+        assert_eq!(hello(&mut second), Err((Refusal::Limit, [1, share])), "now all places are taken");
         first.call::<AllocPd>(Nothing {}).expect("it is served");
         first
     });
@@ -77,7 +78,8 @@ fn many_connections_at_once_are_accepted_in_batches() {
 /// A new connection to a full daemon finds a place when ending sessions have left.
 #[test]
 fn a_connection_waits_while_ending_sessions_occupy_its_place() {
-    let limits = LimitsConfig { clients: 2, clients_of_user: 2, ..LimitsConfig::default() };
+    let account = AccountLimits { share_percent: 100, ..AccountLimits::default() };
+    let limits = LimitsConfig { clients: 2, account, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let leaving = [(); 2].map(|()| {
         let mut raw = opened(&served);
@@ -102,7 +104,8 @@ fn a_connection_waits_while_ending_sessions_occupy_its_place() {
 #[test]
 fn a_large_job_of_one_user_finds_room() {
     let limits = LimitsConfig::default();
-    assert!(limits.clients_of_user >= 3 * 200 && limits.clients - limits.clients_of_user >= 200);
+    let of_account = limits.clients * limits.account.share_percent / 100;
+    assert!(of_account >= 3 * 200 && limits.clients - of_account >= 200);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use roced::{
-    config::{ClientLimits, DeviceLimits, LimitsConfig},
+    config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig},
     net::NextHop,
 };
 use roced_abi::{
@@ -233,7 +233,8 @@ fn all_memory_counts_against_one_limit() {
 #[test]
 fn a_device_is_shared_within_its_limits() {
     let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1, srqs: 1, attachments: 1 };
-    let limits = LimitsConfig { device, clients: 2, ..LimitsConfig::default() };
+    let account = AccountLimits { share_percent: 100, ..AccountLimits::default() };
+    let limits = LimitsConfig { device, account, clients: 2, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (mut first, mut second) = (opened(&served), opened(&served));
     let (pd, _, qp) = with_qp(&mut first);

@@ -56,7 +56,7 @@ const QPS_OF_A_CLIENT: usize = 4096;
 
 fn serve(qps: u32) -> Served {
     let mut limits = LimitsConfig::default();
-    (limits.client.qps, limits.device.qps) = (qps, qps);
+    (limits.client.qps, limits.device.qps, limits.account.share_percent) = (qps, qps, 100);
     Served::start_as(How { workers: 1, qps: qps.next_power_of_two(), limits, ..How::default() })
 }
 

@@ -61,7 +61,7 @@ fn all_that_is_mapped_counts_and_a_user_has_a_share() {
     raw.call::<CreateSrq>(srq).expect("room");
     let spare = other.call::<CreateCq>(CreateCqRequest { entries: 1, channel: 0 }).expect("the last one").cqn;
 
-    let refused = (Refusal::Limit, [8, limit::MAPPINGS_OF_USER]);
+    let refused = (Refusal::Limit, [8, limit::MAPPINGS_OF_ACCOUNT]);
     let bytes =
         served.on_control_thread(|clients, _| clients.reports().map(|session| session.memory_bytes).sum::<u64>());
     for raw in [&mut raw, &mut other] {

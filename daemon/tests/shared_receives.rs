@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use roced::config::{ClientLimits, DeviceLimits, LimitsConfig};
+use roced::config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig};
 use roced_abi::control::{
     AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, CreateSrq, CreateSrqReply, CreateSrqRequest,
     DeallocPd, DestroyQp, DestroySrq, DeviceName, Handle, ModifySrq, ModifySrqRequest, Nothing, OpenDevice, QuerySrq,
@@ -409,9 +409,12 @@ fn a_queue_in_use_does_not_end_and_neither_does_its_domain() {
 #[test]
 fn queues_have_limits_and_those_of_a_client_that_dies_make_room() {
     let client = ClientLimits { srqs: 2, memory_mib: 1, ..ClientLimits::default() };
+    let account = AccountLimits { share_percent: 100, ..AccountLimits::default() };
     let device = DeviceLimits { srqs: 3, ..DeviceLimits::default() };
-    let served =
-        Served::start_as(How { limits: LimitsConfig { client, device, ..LimitsConfig::default() }, ..How::default() });
+    let served = Served::start_as(How {
+        limits: LimitsConfig { client, device, account, ..LimitsConfig::default() },
+        ..How::default()
+    });
     for _round in 0..3 {
         let (mut first, mut second) = (opened(&served), opened(&served));
         let (pd, other) = (alloc_pd(&mut first), alloc_pd(&mut second));

@@ -5,7 +5,7 @@ mod served;
 use std::time::Duration;
 
 use roced::{
-    config::{ClientLimits, DeviceLimits, LimitsConfig},
+    config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig},
     net::{NetworkChange, NextHop},
 };
 use roced_client::{
@@ -439,9 +439,12 @@ fn a_queue_pair_that_ends_leaves_its_groups_and_a_session_all() {
 #[test]
 fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
     let client = ClientLimits { attachments: 2, ..ClientLimits::default() };
+    let account = AccountLimits { share_percent: 100, ..AccountLimits::default() };
     let device = DeviceLimits { attachments: 3, ..DeviceLimits::default() };
-    let served =
-        Served::start_as(How { limits: LimitsConfig { client, device, ..LimitsConfig::default() }, ..How::default() });
+    let served = Served::start_as(How {
+        limits: LimitsConfig { client, device, account, ..LimitsConfig::default() },
+        ..How::default()
+    });
     let (program, other) = (Program::new(&served), Program::new(&served));
     let (datagram, connected, theirs) = (active(&program), program.qp(ServiceType::Uc), active(&other));
     let gid = |address: &str| address.parse::<Gid>().expect("an address");

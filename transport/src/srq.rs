@@ -56,6 +56,11 @@ impl Srq {
         self.limit
     }
 
+    /// Memory that a queue of granted sizes allocates, bytes.
+    pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
+        size_of::<Self>() as u64 + RecvQueue::memory_bytes(sizes)
+    }
+
     /// Entries that are not taken.
     pub const fn len(&self) -> u32 {
         self.queue.len()

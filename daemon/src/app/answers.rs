@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use nix::unistd::geteuid;
 use roced_cm::identifiers::IdReport;
 use roced_report::{
-    CmIdReport, CmReport, DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport,
-    StatusReport, WorkerReport,
+    AccountsReport, CmIdReport, CmReport, DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport,
+    SessionReport, StatusReport, WorkerReport,
 };
 use roced_steering::Verdict;
 use roced_transport::wire::largest_path_mtu;
@@ -56,6 +56,7 @@ impl Daemon {
                 Question::Status => asked.status().and_then(|report| json(&report)),
                 Question::Qps => asked.queue_pairs().and_then(|report| json(&report)),
                 Question::Cm => json(&CmReport { ids: asked.identifiers(&clients.cm_reports()) }),
+                Question::Accounts => json(&AccountsReport { accounts: clients.account_reports() }),
                 Question::Counters => asked.counters().and_then(|report| json(&report)),
             }
         });

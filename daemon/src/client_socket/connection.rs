@@ -14,6 +14,7 @@ use roced_memory::{
     descriptor::{self, Descriptor, Incoming},
     users::{UserAccount, UserAccounts},
 };
+use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The process at the other end, as reported by the kernel when it connected.
@@ -21,8 +22,10 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct ClientProcess {
     /// Process.
     pub pid: i32,
-    /// UserAccount.
+    /// User.
     pub uid: u32,
+    /// Account that it counts for.
+    pub account: AccountId,
 }
 
 /// Result of a receive.
@@ -60,7 +63,7 @@ pub struct ClientConnection {
 impl ClientConnection {
     /// The client at the other end of `socket`.
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
-        Self { socket, peer, user: users.user(peer.uid) }
+        Self { socket, peer, user: users.user(peer.account.0) }
     }
 
     /// The client process.
@@ -147,7 +150,14 @@ mod tests {
     fn pair() -> (ClientConnection, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket pair");
-        (ClientConnection::new(ours, ClientProcess { pid: 1, uid: 0 }, &UserAccounts::default()), theirs)
+        (
+            ClientConnection::new(
+                ours,
+                ClientProcess { pid: 1, uid: 0, account: AccountId(0) },
+                &UserAccounts::default(),
+            ),
+            theirs,
+        )
     }
 
     #[test]

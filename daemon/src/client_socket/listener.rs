@@ -22,6 +22,7 @@ use thiserror::Error;
 use tracing::info;
 
 use super::connection::{ClientConnection, ClientProcess};
+use crate::accounts::subordinate::SubordinateUids;
 
 /// Why the daemon cannot listen for clients.
 #[derive(Debug, Error)]
@@ -62,6 +63,7 @@ pub struct ClientListener {
     reserve: Option<OwnedFd>,
     /// Accounts of the users of all connections.
     users: UserAccounts,
+    subordinate: SubordinateUids,
 }
 
 impl ClientListener {
@@ -84,7 +86,8 @@ impl ClientListener {
         let socket = seqpacket().map_err(kernel("make a socket for"))?;
         bind(socket.as_raw_fd(), &address).map_err(kernel("bind"))?;
         let file = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        let listener = Self { socket, path: path.into(), file, reserve: reserve(), users: UserAccounts::default() };
+        let (users, subordinate) = (UserAccounts::default(), SubordinateUids::of_system());
+        let listener = Self { socket, path: path.into(), file, reserve: reserve(), users, subordinate };
         // No connection is possible before the permissions are right: it does not listen yet.
         if group.is_some() {
             chown(path, None, group).map_err(kernel("set the group of"))?;
@@ -101,7 +104,7 @@ impl ClientListener {
     pub fn accept(&mut self) -> Option<ClientConnection> {
         loop {
             match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
-                Ok(raw) => return connection(owned(raw), &self.users),
+                Ok(raw) => return self.connection(owned(raw)),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // One per poll iteration: the socket stays readable.
                 Err(Errno::EMFILE | Errno::ENFILE) if self.reserve.take().is_some() => {
@@ -111,6 +114,14 @@ impl ClientListener {
                 Err(_) => return None,
             }
         }
+    }
+
+    fn connection(&self, socket: OwnedFd) -> Option<ClientConnection> {
+        // Fails only when the other end is gone already.
+        let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
+        let (pid, uid) = (credentials.pid(), credentials.uid());
+        let peer = ClientProcess { pid, uid, account: self.subordinate.account_of(uid) };
+        Some(ClientConnection::new(socket, peer, &self.users))
     }
 
     /// Takes the next connection and drops it, with the descriptor that was kept for this.
@@ -157,12 +168,6 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), ListenError> {
         _ => return Err(ListenError::InUse(path.into())),
     }
     fs::remove_file(path).map_err(|error| kernel("remove the stale socket")(errno_of(&error)))
-}
-
-fn connection(socket: OwnedFd, users: &UserAccounts) -> Option<ClientConnection> {
-    // Fails only when the other end is gone already.
-    let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
-    Some(ClientConnection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }, users))
 }
 
 #[expect(unsafe_code, reason = "accept4 of nix gives a bare descriptor")]

@@ -1,11 +1,12 @@
 //! Admission control.
 //!
-//! Limits clients in total and per user, so that others find a place. A connection must open a
+//! Limits clients in total and per account, so that others find a place. A connection must open a
 //! device within seconds; one that does not is closed.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use roced_abi::control::limit::AccountResource;
 use roced_types::SessionId;
 use tracing::{debug, warn};
 
@@ -14,7 +15,10 @@ use super::{
     refused::Refused,
     session::{Session, SessionStage},
 };
-use crate::client_socket::connection::{ClientConnection, ClientProcess};
+use crate::{
+    accounts::ledger::{Charge, Pool},
+    client_socket::connection::{ClientConnection, ClientProcess},
+};
 
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
@@ -22,26 +26,12 @@ const CONNECTIONS_A_TURN: usize = 64;
 /// Sessions beyond the limits that are told so; more are dropped at once.
 const ONE_TOO_MANY: usize = 16;
 
-/// The same of one user.
-const ONE_TOO_MANY_OF_A_USER: usize = 4;
+/// The same of one account.
+const ONE_TOO_MANY_OF_AN_ACCOUNT: usize = 4;
 
 /// From connecting to an open device. The library does all of it in one go; a guess for a machine
 /// with far more programs than cores.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-
-/// Sessions of all users and of one.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    all: usize,
-    of_user: usize,
-}
-
-impl Count {
-    fn add(&mut self, is_users: bool) {
-        self.all += 1;
-        self.of_user += usize::from(is_users);
-    }
-}
 
 impl Clients {
     pub(super) fn accept(&mut self) {
@@ -58,10 +48,10 @@ impl Clients {
 
     fn admit(&mut self, connection: ClientConnection) {
         let peer = connection.peer();
-        let stage = match self.stage_for(peer) {
-            Ok(stage) => stage,
+        let (stage, charge) = match self.stage_for(peer) {
+            Ok(admitted) => admitted,
             Err(limit) => {
-                let ClientProcess { pid, uid } = peer;
+                let ClientProcess { pid, uid, .. } = peer;
                 self.note_fault(|held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
                 return;
             }
@@ -81,6 +71,7 @@ impl Clients {
             Session {
                 id: SessionId(number),
                 connection,
+                place: charge,
                 program: String::new(),
                 stage,
                 waiting: None,
@@ -89,27 +80,29 @@ impl Clients {
         );
     }
 
-    /// Where a client begins; the limit that is reached when there is not even room to tell it.
-    fn stage_for(&self, peer: ClientProcess) -> Result<SessionStage, u32> {
-        let limits = &self.registry.limits;
-        let (mut inside, mut beyond) = (Count::default(), Count::default());
-        for session in self.sessions.values() {
-            let is_beyond = matches!(session.stage, SessionStage::OneTooMany(_));
-            let count = if is_beyond { &mut beyond } else { &mut inside };
-            count.add(session.connection.peer().uid == peer.uid);
-        }
-        // An ending session does not count for its user any more: the next run of a large job
+    /// Where a client begins, and the charge for its place; the limit that is reached when there is
+    /// not even room to tell it.
+    fn stage_for(&self, peer: ClientProcess) -> Result<(SessionStage, Option<Charge>), u64> {
+        // An ending session does not count for its account any more: the next run of a large job
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
-        let limit = if inside.of_user >= limits.clients_of_user as usize {
-            limits.clients_of_user
-        } else if inside.all >= limits.clients as usize {
-            limits.clients
-        } else {
-            return Ok(SessionStage::Connected);
+        let limits = &self.registry.limits;
+        let reached = match self.registry.ledger.take(peer.account, Pool::Daemon(AccountResource::Clients), 1) {
+            Ok(charge) if self.admitted() < limits.clients as usize => {
+                return Ok((SessionStage::Connected, Some(charge)));
+            }
+            Ok(_) => Refused::limit(limits.clients),
+            Err(reached) => reached.into(),
         };
-        let is_room = beyond.all < ONE_TOO_MANY && beyond.of_user < ONE_TOO_MANY_OF_A_USER;
-        if is_room { Ok(SessionStage::OneTooMany(Refused::limit(limit))) } else { Err(limit) }
+        let beyond = || self.sessions.values().filter(|session| matches!(session.stage, SessionStage::OneTooMany(_)));
+        let of_account = beyond().filter(|session| session.connection.peer().account == peer.account).count();
+        let is_room = beyond().count() < ONE_TOO_MANY && of_account < ONE_TOO_MANY_OF_AN_ACCOUNT;
+        if is_room { Ok((SessionStage::OneTooMany(reached), None)) } else { Err(reached.detail[0]) }
+    }
+
+    /// Sessions with a place.
+    fn admitted(&self) -> usize {
+        self.sessions.values().filter(|session| session.place.is_some()).count()
     }
 
     fn next_number(&mut self) -> u32 {

@@ -21,7 +21,7 @@ use roced_abi::control::{
     DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
     DetachMulticast, FreeMemory, Hello, HelloRequest, ListDevice, MapAndRegMr, MapMemory, Message, ModifyQp, ModifySrq,
     Nothing, OpenCm, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
-    RegMr, ReregMr, ResizeCq,
+    RegMr, ReregMr, ResizeCq, limit::AccountResource,
 };
 use roced_memory::{
     descriptor::Descriptor,
@@ -36,12 +36,13 @@ pub(crate) use self::device::OpenedDevice;
 use super::{
     path::Follower,
     refused::Refused,
-    session::{Session, SessionObjects, SessionStage},
+    session::{ObjectCharges, Session, SessionObjects, SessionStage},
 };
 use crate::{
+    accounts::ledger::{Charge, Ledger, Pool, half_of_the_memory},
     client_socket::connection::ClientProcess,
     cm::{Caller, ConnectionService},
-    config::LimitsConfig,
+    config::{DeviceLimits, LimitsConfig},
     environment::Environment,
     last_work::SentBatch,
     net::FollowId,
@@ -60,6 +61,7 @@ pub(crate) struct Registry {
     pub(crate) limits: LimitsConfig,
     pub(crate) board: SleepBoard,
     pub(crate) quota: Quota,
+    pub(crate) ledger: Ledger,
     pub(crate) pds: Numbers,
     pub(crate) memory_objects: Numbers,
     pub(crate) mrs: Numbers,
@@ -82,6 +84,7 @@ impl Registry {
         board: SleepBoard,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
+        let ledger = Ledger::new(&limits.account, pools(&devices, &limits));
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {
             cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?, filters),
@@ -89,6 +92,7 @@ impl Registry {
             limits,
             board,
             quota: Quota::of_kernel(),
+            ledger,
             pds: Numbers::default(),
             memory_objects: Numbers::default(),
             mrs: Numbers::default(),
@@ -102,6 +106,19 @@ impl Registry {
     pub(crate) fn device(&mut self, id: DeviceId) -> &mut OpenedDevice {
         self.devices.iter_mut().find(|device| device.setup.id == id).expect("sessions open devices of this table")
     }
+}
+
+/// Pools that accounts share, with their sizes.
+fn pools(devices: &[DeviceSetup], limits: &LimitsConfig) -> Vec<(Pool, u64)> {
+    use AccountResource::{Ahs, Attachments, Clients, DaemonMemory, Mrs, Qps, Srqs};
+    let DeviceLimits { qps, mrs, ahs, srqs, attachments } = limits.device;
+    let of_device = [(Qps, qps), (Mrs, mrs), (Ahs, ahs), (Srqs, srqs), (Attachments, attachments)];
+    let devices = devices
+        .iter()
+        .flat_map(|device| of_device.map(|(resource, most)| (Pool::Device(resource, device.id), u64::from(most))));
+    let of_daemon =
+        [(Pool::Daemon(Clients), limits.clients.into()), (Pool::Daemon(DaemonMemory), half_of_the_memory())];
+    devices.chain(of_daemon).collect()
 }
 
 /// The process may have ports below 1024: as root, or by capability in the daemon's own user
@@ -152,8 +169,8 @@ pub(crate) fn answer(
             made::<ListDevice>(message, registry.list_device(message.body()))
         }
         SessionStage::Greeted if op == OpenDevice::OP => {
-            let uid = session.connection.peer().uid;
-            let opened = registry.open_device(session.id, uid, &message.body(), environment);
+            let peer = session.connection.peer();
+            let opened = registry.open_device(session.id, peer, &message.body(), environment);
             let reply = opened.map(|(objects, reply, fds)| {
                 session.stage = SessionStage::Open(Box::new(objects));
                 (reply, fds)
@@ -162,7 +179,7 @@ pub(crate) fn answer(
         }
         SessionStage::Greeted if op == OpenCm::OP => {
             let peer = session.connection.peer();
-            registry.cm.open(session.id, peer.uid, may_bind_privileged(peer));
+            registry.cm.open(session.id, peer, may_bind_privileged(peer));
             session.stage = SessionStage::Cm;
             made::<OpenCm>(message, Ok((Nothing {}, Vec::new())))
         }
@@ -310,7 +327,22 @@ impl CallHandler<'_, '_> {
 
     /// Room for so many mappings more.
     fn room(&self, mappings: u32) -> Result<Room, Refused> {
-        Ok(self.registry.quota.take(self.objects.uid, mappings)?)
+        Ok(self.registry.quota.take(self.objects.peer.account.0, mappings)?)
+    }
+
+    /// One object more of the client's account, in the pool of its device if all accounts share one.
+    fn charge(&self, resource: AccountResource) -> Result<Charge, Refused> {
+        Ok(self.registry.ledger.take(self.objects.peer.account, Pool::Device(resource, self.objects.device), 1)?)
+    }
+
+    /// One object more of the client's account, for which workers need `bytes` of memory.
+    fn charge_with_memory(&self, resource: AccountResource, bytes: u64) -> Result<ObjectCharges, Refused> {
+        let memory = Pool::Daemon(AccountResource::DaemonMemory);
+        let account = self.objects.peer.account;
+        Ok(ObjectCharges {
+            _object: self.charge(resource)?,
+            _memory: self.registry.ledger.take(account, memory, bytes)?,
+        })
     }
 
     /// The workers of the session's device.

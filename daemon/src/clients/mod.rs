@@ -37,7 +37,7 @@ use nix::{
 };
 use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message, call_name};
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
-use roced_report::{MemoryReport, SessionReport};
+use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{
     DeviceId, Qpn, SessionId, address_of,
@@ -163,6 +163,7 @@ impl Clients {
     /// connection manager. A session with more than they allow keeps its objects.
     pub fn set_limits(&mut self, limits: &LimitsConfig) {
         self.registry.limits.client = limits.client.clone();
+        self.registry.ledger.set_limits(&limits.account);
         self.registry.cm.set_limits(limits.cm);
     }
 
@@ -254,7 +255,7 @@ impl Clients {
     /// cause the end of the other; nor may a session that has left meanwhile.
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
         let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
-        if !matches!(peers, [Some(one), Some(other)] if one.uid == other.uid) {
+        if !matches!(peers, [Some(one), Some(other)] if one.account == other.account) {
             return self.note_fault(|held_back| {
                 warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
             });
@@ -293,7 +294,7 @@ impl Clients {
                 report.device = name(objects.device).cloned().unwrap_or_default();
                 report.qps = objects.qps.len() as u32;
                 report.mrs = objects.mrs.len() as u32;
-                report.memory_bytes = objects.bytes;
+                report.memory_bytes = objects.bytes();
                 for memory in objects.memories.values().map(|object| &object.memory) {
                     *match memory.kind() {
                         MemoryKind::Allocated => &mut report.memory.allocated_bytes,
@@ -305,6 +306,11 @@ impl Clients {
             }
             report
         })
+    }
+
+    /// Every account, for operators.
+    pub fn account_reports(&self) -> Vec<AccountReport> {
+        self.registry.ledger.reports()
     }
 
     /// Sessions that there are, those included of which something is left.
@@ -549,7 +555,7 @@ impl Clients {
     /// Writes a log line about a queue pair that failed, unless there were many.
     fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
         let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
-        let ClientProcess { pid, uid } = connection.peer();
+        let ClientProcess { pid, uid, .. } = connection.peer();
         let Some(held_back) = self.failures.admit(uid, Instant::now()) else { return };
         let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
         let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;

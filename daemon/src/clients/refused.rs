@@ -5,7 +5,10 @@ use roced_abi::control::{Refusal, limit};
 use roced_memory::quota::QuotaExceeded;
 use roced_transport::reject::Reject;
 
-use crate::worker::{command, mailbox::CallError};
+use crate::{
+    accounts::ledger::LimitReached,
+    worker::{command, mailbox::CallError},
+};
 
 /// A refusal with its two numbers of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +76,15 @@ impl From<Errno> for Refused {
 impl From<QuotaExceeded> for Refused {
     fn from(exceeded: QuotaExceeded) -> Self {
         match exceeded {
-            QuotaExceeded::OfUser(most) => Self::limit_of(limit::MAPPINGS_OF_USER, most),
+            QuotaExceeded::OfUser(most) => Self::limit_of(limit::MAPPINGS_OF_ACCOUNT, most),
             QuotaExceeded::OfAll(most) => Self::limit_of(limit::MAPPINGS, most),
         }
+    }
+}
+
+impl From<LimitReached> for Refused {
+    fn from(LimitReached { resource, limit, is_share }: LimitReached) -> Self {
+        Self::with(Refusal::Limit, limit, if is_share { resource.share() } else { resource.of_account() })
     }
 }
 

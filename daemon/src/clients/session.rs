@@ -21,7 +21,11 @@ use super::{
     refused::Refused,
 };
 use crate::{
-    client_socket::connection::ClientConnection, config::ClientLimits, last_work::LastWork, net::GidTableEntry,
+    accounts::ledger::Charge,
+    client_socket::connection::{ClientConnection, ClientProcess},
+    config::ClientLimits,
+    last_work::LastWork,
+    net::GidTableEntry,
     numbers::DoorbellBoard,
 };
 
@@ -30,6 +34,8 @@ use crate::{
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) connection: ClientConnection,
+    /// For its place among the clients, if it has one.
+    pub(crate) place: Option<Charge>,
     /// Name of its program, from the client; empty before `Hello`.
     pub(crate) program: String,
     pub(crate) stage: SessionStage,
@@ -65,8 +71,8 @@ pub(crate) enum SessionStage {
 #[derive(Debug)]
 pub(crate) struct SessionObjects {
     pub(crate) device: DeviceId,
-    /// User of the client.
-    pub(crate) uid: u32,
+    /// The client.
+    pub(crate) peer: ClientProcess,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     /// Reaches memory that stays where it is, once there is such.
@@ -80,11 +86,11 @@ pub(crate) struct SessionObjects {
     pub(crate) ahs: BTreeMap<u32, AhObject>,
     pub(crate) srqs: BTreeMap<u32, SrqObject>,
     /// By queue pair and multicast group: the GID of the interface that joined it.
-    pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidTableEntry>,
+    pub(crate) attachments: BTreeMap<(u32, [u8; 16]), (GidTableEntry, Charge)>,
     /// One for each worker of the device.
     pub(crate) doorbells: Vec<DoorbellBoard>,
-    /// All memory that we map for it.
-    pub(crate) bytes: u64,
+    /// All memory that we map for it, bytes.
+    memory: Charge,
 }
 
 impl SessionObjects {
@@ -97,6 +103,13 @@ impl SessionObjects {
             EventSubject::Device => true,
         }
     }
+}
+
+/// An object of the workers, and their memory for it.
+#[derive(Debug)]
+pub(crate) struct ObjectCharges {
+    pub(crate) _object: Charge,
+    pub(crate) _memory: Charge,
 }
 
 /// A protection domain.
@@ -125,6 +138,7 @@ pub(crate) struct MrObject {
     pub(crate) memory: u32,
     /// Memory windows bound to it.
     pub(crate) windows: u32,
+    pub(crate) _charge: Charge,
 }
 
 /// A memory window.
@@ -135,6 +149,7 @@ pub(crate) struct MwObject {
     pub(crate) kind: MwKind,
     pub(crate) pd: u32,
     pub(crate) bound: Option<WindowBound>,
+    pub(crate) _charge: Charge,
 }
 
 /// Users of a memory window.
@@ -162,6 +177,7 @@ pub(crate) struct ChannelObject {
     pub(crate) room: u32,
     /// Completion queues that report to it.
     pub(crate) users: u32,
+    pub(crate) _charge: Charge,
 }
 
 /// A completion queue.
@@ -175,6 +191,7 @@ pub(crate) struct CqObject {
     pub(crate) resized_bytes: u64,
     /// Queues of queue pairs that complete into it.
     pub(crate) users: u32,
+    pub(crate) _charge: Charge,
 }
 
 /// A queue pair.
@@ -194,6 +211,7 @@ pub(crate) struct QpObject {
     pub(crate) path: Option<Way>,
     /// Of its present life, or of the one to come.
     pub(crate) life: LifePort,
+    pub(crate) _charges: ObjectCharges,
 }
 
 /// An address handle.
@@ -201,6 +219,7 @@ pub(crate) struct QpObject {
 pub(crate) struct AhObject {
     pub(crate) pd: u32,
     pub(crate) way: Way,
+    pub(crate) _charge: Charge,
 }
 
 /// A shared receive queue.
@@ -215,6 +234,7 @@ pub(crate) struct SrqObject {
     pub(crate) bytes: u64,
     /// Queue pairs that take from it.
     pub(crate) users: u32,
+    pub(crate) _charges: ObjectCharges,
 }
 
 /// A number by which a client names an object, and the table that contains it.
@@ -223,11 +243,11 @@ pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mu
 }
 
 impl SessionObjects {
-    /// None yet, on a device with `workers` workers.
-    pub(crate) fn new(device: DeviceId, workers: usize, uid: u32) -> Self {
+    /// None yet, on a device with `workers` workers. Its memory counts in `memory`.
+    pub(crate) fn new(device: DeviceId, workers: usize, peer: ClientProcess, memory: Charge) -> Self {
         Self {
             device,
-            uid,
+            peer,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
             copy_thread: None,
@@ -240,20 +260,27 @@ impl SessionObjects {
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
-            bytes: 0,
+            memory,
         }
     }
 
     /// Counts `bytes` more of memory against the limit.
     pub(crate) fn charge(&mut self, bytes: u64, limits: &ClientLimits) -> Result<(), Refused> {
         let limit = limits.memory_bytes();
-        match self.bytes.checked_add(bytes).filter(|sum| *sum <= limit) {
-            Some(sum) => {
-                self.bytes = sum;
-                Ok(())
-            }
-            None => Err(Refused::limit(limit)),
+        if self.memory.amount().checked_add(bytes).is_none_or(|sum| sum > limit) {
+            return Err(Refused::limit(limit));
         }
+        Ok(self.memory.add(bytes)?)
+    }
+
+    /// Counts `bytes` less of memory.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.memory.remove(bytes);
+    }
+
+    /// Memory that we map for it, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.amount()
     }
 }
 

@@ -148,8 +148,8 @@ impl CmCalls<'_, '_> {
         }
         let created = self.service.ids.create(owner_of(self.session), request.channel, request.uid, space, kind);
         if created == Err(CmErrno::NoMemory) {
-            let uid = self.service.owners.get(&self.session).map_or(0, |owner| owner.uid);
-            self.service.refusals.note_limit(uid, "limits.cm.ids_of_user");
+            let account = self.service.account_of(self.session);
+            self.service.refusals.note_limit(account, "limits.cm.ids_of_user");
         }
         Ok(Handle { handle: created?.number })
     }
@@ -303,10 +303,10 @@ impl CmCalls<'_, '_> {
 impl ConnectionService {
     /// Room for one multicast group more of the session's user.
     fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
-        let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
+        let account = self.account_of(session);
         let most = self.limits.groups_of_user;
-        if self.ids.memberships_of(uid) >= most {
-            self.refusals.note_limit(uid, "limits.cm.groups_of_user");
+        if self.ids.memberships_of(account.0) >= most {
+            self.refusals.note_limit(account, "limits.cm.groups_of_user");
             return Err(CallRefused::Limit(most));
         }
         Ok(())

@@ -207,7 +207,7 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn account(&self) -> u32 {
-        self.owner.map_or(0, |owner| owner.uid)
+        self.owner.map_or(0, |owner| owner.account.0)
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

@@ -27,17 +27,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    sys::resource::{Resource, getrlimit},
-};
+use nix::errno::Errno;
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::{
     CmConfig, PeerAddress,
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
     wire::MAD_BYTES,
 };
-use roced_types::{DeviceId, Qpn, SessionId, WorkerId};
+use roced_types::{AccountId, DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
 
 pub(crate) use self::calls::{CallRefused, Caller};
@@ -50,6 +47,8 @@ use self::{
     refusals::RefusalLog,
 };
 use crate::{
+    accounts::ledger::eighth_of_open_files,
+    client_socket::connection::ClientProcess,
     config::CmLimits,
     environment::Environment,
     net::{FollowId, NextHop},
@@ -58,10 +57,6 @@ use crate::{
         received_mads::{MadRoom, ReceivedMad},
     },
 };
-
-/// Event channels of a user, unless the config has the limit: this part of the files that the
-/// daemon may have open.
-const CHANNELS_OF_USER_PART: u64 = 8;
 
 /// Events that wait for room in a channel, beyond which the program sends none to itself.
 const OWN_EVENTS_MAX: usize = 64;
@@ -92,7 +87,7 @@ pub(crate) struct ConnectionService {
     /// Sessions and channels that are gone, with identifiers that are left.
     ending: VecDeque<Departed>,
     /// Channels of each user.
-    channels_of_user: BTreeMap<u32, u64>,
+    channels_of_user: BTreeMap<AccountId, u64>,
     limits: CmLimits,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
     qps: BTreeMap<Qpn, u32>,
@@ -117,6 +112,7 @@ enum Departed {
 #[derive(Clone, Copy, Debug)]
 struct IdOwner {
     uid: u32,
+    account: AccountId,
     is_privileged: bool,
 }
 
@@ -168,9 +164,10 @@ impl ConnectionService {
     }
 
     /// A session opens the connection manager.
-    pub(crate) fn open(&mut self, session: SessionId, uid: u32, is_privileged: bool) {
-        self.ids.add_owner(owner_of(session), uid);
-        self.owners.insert(session, IdOwner { uid, is_privileged });
+    pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, is_privileged: bool) {
+        let ClientProcess { uid, account, .. } = peer;
+        self.ids.add_owner(owner_of(session), account.0);
+        self.owners.insert(session, IdOwner { uid, account, is_privileged });
     }
 
     /// A session is gone: its channels at once, its identifiers by and by.
@@ -385,10 +382,14 @@ impl ConnectionService {
 
     fn remove_channel(&mut self, number: u32) -> Option<SessionId> {
         let session = self.channels.remove(&number)?.session;
-        if let Some(count) = self.owners.get(&session).and_then(|owner| self.channels_of_user.get_mut(&owner.uid)) {
+        if let Some(count) = self.owners.get(&session).and_then(|owner| self.channels_of_user.get_mut(&owner.account)) {
             *count -= 1;
         }
         Some(session)
+    }
+
+    fn account_of(&self, session: SessionId) -> AccountId {
+        self.owners.get(&session).map_or(AccountId(0), |owner| owner.account)
     }
 
     /// Socket of a channel, to be watched for its end.
@@ -397,16 +398,16 @@ impl ConnectionService {
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
-        let uid = self.owners.get(&session).map_or(0, |owner| owner.uid);
-        let of_user = self.channels_of_user.entry(uid).or_insert(0);
+        let account = self.account_of(session);
+        let of_user = self.channels_of_user.entry(account).or_insert(0);
         if *of_user >= channels_of_user_max(&self.limits) {
-            self.refusals.note_limit(uid, "limits.cm.channels_of_user");
+            self.refusals.note_limit(account, "limits.cm.channels_of_user");
             return Err(CallRefused::Errno(Errno::EMFILE as i32));
         }
         *of_user += 1;
         let made = self.make_channel(session);
         if made.is_err()
-            && let Some(count) = self.channels_of_user.get_mut(&uid)
+            && let Some(count) = self.channels_of_user.get_mut(&account)
         {
             *count -= 1;
         }
@@ -460,8 +461,7 @@ impl ConnectionService {
 
 /// Event channels that a user may have.
 fn channels_of_user_max(limits: &CmLimits) -> u64 {
-    let of_files = || getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft) / CHANNELS_OF_USER_PART;
-    limits.channels_of_user.map_or_else(of_files, u64::from)
+    limits.channels_of_user.map_or_else(eighth_of_open_files, u64::from)
 }
 
 /// A session is an owner of identifiers.

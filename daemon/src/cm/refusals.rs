@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use roced_cm::{RefusedConnection, wire::PortSpace};
-use roced_types::address_of;
+use roced_types::{AccountId, address_of};
 use tracing::{info, warn};
 
 use crate::log_limiter::{LogLimiter, UserLogLimiter};
@@ -40,9 +40,12 @@ impl RefusalLog {
     }
 
     /// Writes a line about a program that has reached a limit of its user, unless there were many.
-    pub(super) fn note_limit(&mut self, uid: u32, limit: &str) {
-        if let Some(held_back) = self.of_users.admit(uid, Instant::now()) {
-            warn!(uid, limit, held_back, "programs of a user have reached a limit of the connection manager");
+    pub(super) fn note_limit(&mut self, account: AccountId, limit: &str) {
+        if let Some(held_back) = self.of_users.admit(account.0, Instant::now()) {
+            warn!(
+                uid = account.0,
+                limit, held_back, "programs of a user have reached a limit of the connection manager"
+            );
         }
     }
 }

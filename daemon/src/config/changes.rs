@@ -2,8 +2,8 @@
 //! runs, and which need a restart.
 
 use super::{
-    AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig,
-    NetConfig,
+    AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
+    LimitsConfig, LogConfig, NetConfig,
 };
 
 /// How a change of a key takes effect.
@@ -52,16 +52,24 @@ impl Config {
         });
         compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, });
         compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
-        let LimitsConfig { clients, clients_of_user, client, device, cm } = &self.limits;
-        for (name, differs) in [
-            ("clients", *clients != new.limits.clients),
-            ("clients_of_user", *clients_of_user != new.limits.clients_of_user),
-        ] {
-            // Tables have the size of the limit.
-            if differs {
-                changes.add("limits", name, Effect::Restart);
-            }
+        let LimitsConfig { clients, account, client, device, cm } = &self.limits;
+        // Tables have the size of the limit.
+        if *clients != new.limits.clients {
+            changes.add("limits", "clients", Effect::Restart);
         }
+        compare!(changes, "limits.account", account, &new.limits.account, AccountLimits {
+            share_percent => Apply,
+            clients => Apply,
+            qps => Apply,
+            cqs => Apply,
+            channels => Apply,
+            mrs => Apply,
+            ahs => Apply,
+            srqs => Apply,
+            attachments => Apply,
+            memory_mib => Apply,
+            daemon_memory_mib => Apply,
+        });
         compare!(changes, "limits.client", client, &new.limits.client, ClientLimits {
             qps => Apply,
             // The workers' tables have the size of the limit.
@@ -107,6 +115,7 @@ impl Config {
         self.log.level = new.log.level;
         self.net = new.net.clone();
         self.limits.client = ClientLimits { cqs: self.limits.client.cqs, ..new.limits.client.clone() };
+        self.limits.account = new.limits.account.clone();
         self.limits.cm = new.limits.cm;
         // As in `changes`: none of them is applied, so that a later reload finds the differences.
         if device_names(self) != device_names(new) {

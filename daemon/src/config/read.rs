@@ -12,8 +12,8 @@ use roced_transport::partition::{Partitions, Pkey};
 use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
-    AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits, LimitsConfig, LogConfig,
-    NetConfig, QueueOwner, Queues, WorkerConfig,
+    AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
+    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig,
     reader::{ConfigSection, TextRule},
 };
 
@@ -91,10 +91,37 @@ fn limits(section: &ConfigSection<'_, '_>) -> LimitsConfig {
     let default = LimitsConfig::default();
     LimitsConfig {
         clients: section.number("clients", "clients", default.clients, 1..=65_536),
-        clients_of_user: section.number("clients_of_user", "clients", default.clients_of_user, 1..=65_536),
+        account: section.section("account", |section| account_limits(section, &default.account)),
         client: section.section("client", |section| client_limits(section, &default.client)),
         device: section.section("device", |section| device_limits(section, &default.device)),
         cm: section.section("cm", |section| cm_limits(section, default.cm)),
+    }
+}
+
+fn account_limits(section: &ConfigSection<'_, '_>, default: &AccountLimits) -> AccountLimits {
+    const SHARE: &str = "no limit but its share";
+    AccountLimits {
+        share_percent: section.number("share_percent", "percent", default.share_percent, 1..=100),
+        clients: section.optional_number("clients", "clients", SHARE, 1..=65_536),
+        qps: section.optional_number("qps", "queue pairs", SHARE, 1..=QPS_MAX),
+        cqs: section.number("cqs", "completion queues", default.cqs, 1..=QPS_MAX),
+        channels: section.optional_number(
+            "channels",
+            "channels",
+            "an eighth of the daemon's limit of open files",
+            1..=1_048_576,
+        ),
+        mrs: section.optional_number("mrs", "memory regions", SHARE, 1..=1_048_576),
+        ahs: section.optional_number("ahs", "address handles", SHARE, 1..=1_048_576),
+        srqs: section.optional_number("srqs", "shared receive queues", SHARE, 1..=65_536),
+        attachments: section.optional_number("attachments", "attachments", SHARE, 1..=roced_steering::GROUPS_MAX),
+        memory_mib: section.optional_number(
+            "memory_mib",
+            "MiB",
+            "three quarters of this host's memory",
+            1..=16_777_216,
+        ),
+        daemon_memory_mib: section.number("daemon_memory_mib", "MiB", default.daemon_memory_mib, 1..=16_777_216),
     }
 }
 

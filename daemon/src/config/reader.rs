@@ -119,7 +119,8 @@ impl<'a> Reader<'a> {
 }
 
 /// Keys that have another name than in an earlier version: the old one and the present one.
-const RENAMED: [(&str, &str); 1] = [("held_packets", "out_of_order_packets")];
+const RENAMED: [(&str, &str); 2] =
+    [("held_packets", "out_of_order_packets"), ("clients_of_user", "clients under [limits.account]")];
 
 /// A table of the document.
 pub(super) struct ConfigSection<'s, 'a> {

@@ -13,6 +13,7 @@ mod body;
 mod calls;
 mod cm;
 mod device;
+pub mod limit;
 mod memory;
 mod numbers;
 mod qp;
@@ -26,7 +27,7 @@ pub use self::{
     cm::*,
     device::*,
     memory::*,
-    numbers::{gid_type, limit, origin, rereg},
+    numbers::{gid_type, origin, rereg},
     qp::*,
     queues::*,
 };

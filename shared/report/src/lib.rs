@@ -28,6 +28,8 @@ pub enum Question {
     Cm,
     /// A [`CountersReport`].
     Counters,
+    /// An [`AccountsReport`].
+    Accounts,
     /// Takes a device off its interface, by name; a [`DeviceReport`].
     DeviceRemove(String),
     /// Serves a removed device again, by name; a [`DeviceReport`], of which the state is
@@ -58,6 +60,27 @@ pub struct StatusReport {
     pub devices: Vec<DeviceReport>,
     /// In the order of the config.
     pub workers: Vec<WorkerReport>,
+}
+
+/// Accounts of users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountsReport {
+    /// Those that have something or were refused something, by their uids.
+    pub accounts: Vec<AccountReport>,
+}
+
+/// All clients of a user together. The keys of the maps are those under `[limits.account]` in the
+/// daemon's config; memory is in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountReport {
+    /// User, for its subordinate uids as well.
+    pub uid: u32,
+    /// Objects and bytes that it has.
+    pub taken: BTreeMap<String, u64>,
+    /// Its limits; the share of what others leave may be less. `u64::MAX` is none.
+    pub limits: BTreeMap<String, u64>,
+    /// Calls refused since it has had something.
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// A client's connection.

@@ -163,6 +163,10 @@ number!(
     SessionId, "session{}"
 );
 number!(
+    /// The account of a user: the uid, or for a subordinate uid that of its owner.
+    AccountId, "account{}"
+);
+number!(
     /// A worker thread, 0 for the first one in the config.
     WorkerId, "worker{}"
 );

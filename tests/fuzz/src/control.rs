@@ -28,7 +28,7 @@ use nix::{
 use roced::{
     client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
-    config::{ClientLimits, DeviceLimits, LimitsConfig},
+    config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig},
     environment::Environment,
     net::{FollowId, NetworkChange, NextHop},
     worker::mad_filters::MadFilters,
@@ -209,7 +209,7 @@ impl Daemon {
         let listener = ClientListener::bind(&socket, None, 0o600).expect("a path of our own");
         let limits = LimitsConfig {
             clients: 2,
-            clients_of_user: 2,
+            account: AccountLimits { clients: Some(2), share_percent: 100, ..AccountLimits::default() },
             client: ClientLimits {
                 qps: 4,
                 cqs: 4,

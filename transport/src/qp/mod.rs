@@ -44,7 +44,7 @@ mod unreliable;
 
 use alloc::sync::Arc;
 
-use roced_types::{QpAttributes, Qpn, Status, attribute, event};
+use roced_types::{QpAttributes, QpSizes, Qpn, Status, attribute, event};
 
 use self::{
     base::{QpBase, Received},
@@ -109,6 +109,15 @@ pub struct Qp {
 const FLUSH_BURST: u32 = 64;
 
 impl Qp {
+    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and the
+    /// requests that it may keep for replay.
+    pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
+        size_of::<Self>() as u64
+            + SendQueue::memory_bytes(sizes)
+            + RecvQueue::memory_bytes(sizes)
+            + ReplayMemory::BYTES_MAX
+    }
+
     /// Creates a queue pair in state RESET.
     pub fn new(config: QpConfig) -> Self {
         Self {

@@ -36,6 +36,12 @@ impl RecvQueue {
         }
     }
 
+    /// Memory that a queue of granted sizes allocates, bytes.
+    pub(crate) const fn memory_bytes(sizes: &QpSizes) -> u64 {
+        let entry = size_of::<RecvEntry>() as u64 + sizes.recv_sges as u64 * size_of::<Sge>() as u64;
+        sizes.recv_wrs as u64 * entry
+    }
+
     pub(crate) const fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }

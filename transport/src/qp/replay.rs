@@ -84,6 +84,9 @@ pub(crate) struct Duplicate {
 pub struct ReplayMemory(Vec<ReplaySlot>);
 
 impl ReplayMemory {
+    /// The most that a queue pair may have, bytes.
+    pub(crate) const BYTES_MAX: u64 = DEPTH_MAX as u64 * size_of::<ReplaySlot>() as u64;
+
     /// Memory that a queue pair needs for a change of these attributes: none if the change does not
     /// set the number of requests answered at a time.
     pub fn for_change(mask: u32, attributes: &QpAttributes) -> Self {

@@ -153,6 +153,14 @@ impl SendQueue {
         }
     }
 
+    /// Memory that a queue of granted sizes allocates, bytes.
+    pub(crate) const fn memory_bytes(sizes: &QpSizes) -> u64 {
+        let entry = size_of::<SendEntry>() as u64
+            + sizes.send_sges as u64 * size_of::<Sge>() as u64
+            + sizes.inline_bytes as u64;
+        sizes.send_wrs as u64 * entry
+    }
+
     pub(crate) const fn room(&self) -> u32 {
         self.entries.len() as u32 - self.tail.wrapping_sub(self.head)
     }

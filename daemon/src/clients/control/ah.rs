@@ -3,7 +3,7 @@
 //! Every worker of the device has every handle, for a queue pair of any of them may name it; each
 //! checks the protection domain, which is of one session alone.
 
-use roced_abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, Refusal};
+use roced_abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, Refusal, limit::AccountResource};
 use roced_transport::ah::AhEntry;
 use roced_types::{Pdn, QpAttributes, Qpn};
 use tracing::debug;
@@ -17,7 +17,7 @@ use super::{
     CallHandler, CallReply,
     mr::nothing,
 };
-use crate::{net::NextHop, worker::command::Command};
+use crate::{accounts::ledger::Charge, net::NextHop, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_ah(&mut self, request: CreateAhRequest) -> CallReply<CreateAh> {
@@ -26,8 +26,9 @@ impl CallHandler<'_, '_> {
         let limit = limits.device.ahs;
         let pd = find(&mut self.objects.pds, request.pd)?.pdn;
         let device = self.objects.device;
+        let charge = self.charge(AccountResource::Ahs)?;
         let number = self.registry.device(device).ahs.take().ok_or(Refused::limit(limit))?;
-        let made = self.make_ah(number, pd, &request, limit);
+        let made = self.make_ah(number, pd, &request, charge);
         // A worker that did not answer may have it still: its number stays in use.
         if matches!(&made, Err(refused) if refused.why != Refusal::WorkerTimeout) {
             self.registry.device(device).ahs.give_back(number);
@@ -35,7 +36,8 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, limit: u32) -> CallReply<CreateAh> {
+    fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, charge: Charge) -> CallReply<CreateAh> {
+        let limit = self.registry.limits.device.ahs;
         let device = self.objects.device;
         let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request), None)?;
         let port = self.environment.network.port(device);
@@ -44,7 +46,7 @@ impl CallHandler<'_, '_> {
         self.give_to_all(limit.into(), give, || Command::DropAh(device, number))
             .inspect_err(|_| self.unfollow(Follower::Ah(number), Some(way)))?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
-        self.objects.ahs.insert(number, AhObject { pd: request.pd, way });
+        self.objects.ahs.insert(number, AhObject { pd: request.pd, way, _charge: charge });
         debug!(session = %self.session, number, destination = %way.wish.destination, "address handle made");
         Ok((Handle { handle: number }, Vec::new()))
     }

@@ -5,7 +5,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 use roced_abi::{
     control::{
         CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing, ResizeCq,
-        ResizeCqRequest,
+        ResizeCqRequest, limit::AccountResource,
     },
     layout::CqLayout,
 };
@@ -25,9 +25,11 @@ use crate::worker::command::Command;
 impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
+        let charge = self.charge(AccountResource::Channels)?;
         let (channel, theirs) = CqChannel::create()?;
         let number = self.registry.channels.take();
-        self.objects.channels.insert(number, ChannelObject { channel: Arc::new(channel), room: 0, users: 0 });
+        let object = ChannelObject { channel: Arc::new(channel), room: 0, users: 0, _charge: charge };
+        self.objects.channels.insert(number, object);
         Ok((Handle { handle: number }, vec![theirs]))
     }
 
@@ -48,7 +50,7 @@ impl CallHandler<'_, '_> {
         let channel = match request.channel {
             0 => None,
             number => {
-                let ChannelObject { channel, room, users } = find(&mut self.objects.channels, number)?;
+                let ChannelObject { channel, room, users, .. } = find(&mut self.objects.channels, number)?;
                 channel.make_room(*room.max(&mut (*users + 1)))?;
                 *room = (*room).max(*users + 1);
                 Some(Arc::clone(channel))
@@ -59,7 +61,7 @@ impl CallHandler<'_, '_> {
         self.objects.charge(layout.bytes as u64, limits)?;
         let made = self.make_cq(&request, layout, channel.as_ref());
         if made.is_err() {
-            self.objects.bytes -= layout.bytes as u64;
+            self.objects.give_back(layout.bytes as u64);
         }
         made
     }
@@ -70,6 +72,7 @@ impl CallHandler<'_, '_> {
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
     ) -> CallReply<CreateCq> {
+        let charge = self.charge(AccountResource::Cqs)?;
         let number = self.registry.cqs.take();
         let cqn = Cqn(number);
         let fd = self.give_cq_rings(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
@@ -78,7 +81,8 @@ impl CallHandler<'_, '_> {
             find(&mut self.objects.channels, channel)?.users += 1;
         }
         let bytes = layout.bytes as u64;
-        self.objects.cqs.insert(handle_of(cqn), CqObject { cqn, channel: shared, bytes, resized_bytes: 0, users: 0 });
+        let object = CqObject { cqn, channel: shared, bytes, resized_bytes: 0, users: 0, _charge: charge };
+        self.objects.cqs.insert(handle_of(cqn), object);
         Ok((CreateCqReply { cqn: number, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
@@ -104,9 +108,9 @@ impl CallHandler<'_, '_> {
         let bytes = layout.bytes as u64;
         // For a moment there are both, and they count as both.
         self.objects.charge(bytes, &self.registry.limits.client)?;
-        let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.bytes -= bytes)?;
+        let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.give_back(bytes))?;
         let before = std::mem::replace(&mut find(&mut self.objects.cqs, request.cqn)?.resized_bytes, bytes);
-        self.objects.bytes -= before;
+        self.objects.give_back(before);
         Ok((CreateCqReply { cqn: request.cqn, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
@@ -126,11 +130,11 @@ impl CallHandler<'_, '_> {
     }
 
     pub(super) fn end_cq(&mut self, number: u32) -> Result<(), Refused> {
-        let &mut CqObject { cqn, channel, bytes, resized_bytes, users } = find(&mut self.objects.cqs, number)?;
+        let &mut CqObject { cqn, channel, bytes, resized_bytes, users, .. } = find(&mut self.objects.cqs, number)?;
         check_unused(users)?;
         self.take_back_from_all(|| Command::DropCqRing(cqn))?;
         self.objects.cqs.remove(&number);
-        self.objects.bytes -= bytes + resized_bytes;
+        self.objects.give_back(bytes + resized_bytes);
         self.registry.cqs.give_back(number);
         if let Some(channel) = channel {
             find(&mut self.objects.channels, channel)?.users -= 1;

@@ -7,7 +7,7 @@ use roced_abi::{
     COMPLETIONS_MAX, VERSION,
     control::{
         DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
-        OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type,
+        OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type, limit::AccountResource,
     },
     layout::session_bytes,
 };
@@ -22,6 +22,8 @@ use super::{
     CallHandler, CallReply, Registry, take_back, tell,
 };
 use crate::{
+    accounts::ledger::Pool,
+    client_socket::connection::ClientProcess,
     cm::CmDevice,
     config::DeviceLimits,
     environment::Environment,
@@ -108,7 +110,7 @@ impl Registry {
     pub(super) fn open_device(
         &mut self,
         session: SessionId,
-        uid: u32,
+        peer: ClientProcess,
         request: &DeviceName,
         environment: &mut Environment<'_>,
     ) -> Result<(SessionObjects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
@@ -117,10 +119,11 @@ impl Registry {
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
         let places = &setup.endpoints;
         let workers = places.len() as u32;
-        let mut objects = SessionObjects::new(setup.id, places.len(), uid);
+        let memory = self.ledger.take(peer.account, Pool::Daemon(AccountResource::MappedMemory), 0)?;
+        let mut objects = SessionObjects::new(setup.id, places.len(), peer, memory);
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(uid, 1)?)?;
+        let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
             let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());

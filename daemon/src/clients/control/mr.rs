@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use roced_abi::control::{
     AllocMemory, AllocPd, DeallocPd, DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply,
     MapAndRegMrRequest, MapMemory, MapMemoryRequest, MemoryRequest, Nothing, Refusal, RegMr, RegMrReply, RegMrRequest,
-    ReregMr, ReregMrRequest, origin, rereg,
+    ReregMr, ReregMrRequest, limit::AccountResource, origin, rereg,
 };
 use roced_memory::{
     backing::Backing,
@@ -56,7 +56,7 @@ impl CallHandler<'_, '_> {
         self.objects.charge(bytes, limits)?;
         let made = self.make_memory(bytes);
         if made.is_err() {
-            self.objects.bytes -= bytes;
+            self.objects.give_back(bytes);
         }
         made
     }
@@ -134,7 +134,7 @@ impl CallHandler<'_, '_> {
                     .map(|memory| Arc::new(memory.of(self.session)).into())
             })
         };
-        let mapped = mapped.inspect_err(|_| self.objects.bytes -= bytes).map_err(|errno| match errno {
+        let mapped = mapped.inspect_err(|_| self.objects.give_back(bytes)).map_err(|errno| match errno {
             Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
             errno => bad_file(errno),
         })?;
@@ -178,7 +178,7 @@ impl CallHandler<'_, '_> {
         check_unused(object.users)?;
         let bytes = object.memory.bytes();
         self.objects.memories.remove(&number);
-        self.objects.bytes -= bytes;
+        self.objects.give_back(bytes);
         self.registry.memory_objects.give_back(number);
         Ok(())
     }
@@ -198,6 +198,7 @@ impl CallHandler<'_, '_> {
         check_range(&request, backing.bytes())?;
         check_access(request.access, &backing)?;
 
+        let charge = self.charge(AccountResource::Mrs)?;
         let device = self.registry.device(self.objects.device);
         if device.mrs >= device_limit {
             return Err(Refused::limit(device_limit));
@@ -230,7 +231,8 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.pds, request.pd)?.users += 1;
         find(&mut self.objects.memories, request.memory)?.users += 1;
         let handle = self.registry.mrs.take();
-        self.objects.mrs.insert(handle, MrObject { mr, pd: request.pd, memory: request.memory, windows: 0 });
+        let object = MrObject { mr, pd: request.pd, memory: request.memory, windows: 0, _charge: charge };
+        self.objects.mrs.insert(handle, object);
         Ok(RegMrReply { handle, lkey: key.0, rkey: key.0 })
     }
 
@@ -250,7 +252,7 @@ impl CallHandler<'_, '_> {
 
     /// Changes a region in every worker's table, in place: its keys stay.
     pub(super) fn rereg_mr(&mut self, request: ReregMrRequest) -> CallReply<ReregMr> {
-        let &mut MrObject { mr: old, pd: old_pd, memory: old_memory, windows } =
+        let &mut MrObject { mr: old, pd: old_pd, memory: old_memory, windows, .. } =
             find(&mut self.objects.mrs, request.handle)?;
         check_unused(windows)?;
         if request.changes & !rereg::ALL != 0 {
@@ -301,7 +303,7 @@ impl CallHandler<'_, '_> {
     }
 
     pub(super) fn end_mr(&mut self, number: u32) -> Result<(), Refused> {
-        let &mut MrObject { mr: Mr { key, .. }, pd, memory, windows } = find(&mut self.objects.mrs, number)?;
+        let &mut MrObject { mr: Mr { key, .. }, pd, memory, windows, .. } = find(&mut self.objects.mrs, number)?;
         check_unused(windows)?;
         let device = self.objects.device;
         // Each worker's answer says that nothing of it reaches the region any more.

@@ -4,7 +4,7 @@
 //! worker gives the others their copies. The kernel is told as well, because otherwise no frame
 //! would arrive; it is a member while any queue pair is attached.
 
-use roced_abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal};
+use roced_abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal, limit::AccountResource};
 use roced_transport::qp::ServiceType;
 use roced_types::{Qpn, address_of};
 use tracing::debug;
@@ -44,13 +44,14 @@ impl CallHandler<'_, '_> {
         if self.registry.device(device).attachments >= device_limit {
             return Err(Refused::limit(device_limit));
         }
+        let charge = self.charge(AccountResource::Attachments)?;
         let joined = self.environment.network.join(device, gid, address);
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or_default() as u32;
         joined.map_err(|error| Refused::with(Refusal::Multicast, errno(error), 0u64))?;
         let give = |_| Command::Attach { device, qpn, group };
         self.give_to_all(device_limit.into(), give, || Command::Detach { device, qpn, group })
             .inspect_err(|_| self.environment.network.leave(device, gid.vlan, address))?;
-        self.objects.attachments.insert((number, group), gid);
+        self.objects.attachments.insert((number, group), (gid, charge));
         self.registry.device(device).attachments += 1;
         debug!(session = %self.session, %qpn, group = %address, "attached");
         Ok(nothing(()))
@@ -74,7 +75,7 @@ impl CallHandler<'_, '_> {
     /// Detaches all that is still attached, because the session ends.
     pub(super) fn leave_all(&mut self) {
         let device = self.objects.device;
-        for ((_, group), gid) in std::mem::take(&mut self.objects.attachments) {
+        for ((_, group), (gid, _charge)) in std::mem::take(&mut self.objects.attachments) {
             self.environment.network.leave(device, gid.vlan, address_of(group));
         }
     }
@@ -82,7 +83,7 @@ impl CallHandler<'_, '_> {
     fn detach(&mut self, qpn: Qpn, group: [u8; 16]) -> Result<(), Refused> {
         let device = self.objects.device;
         self.take_back_from_all(|| Command::Detach { device, qpn, group })?;
-        let gid = self.objects.attachments.remove(&(qpn.get(), group)).expect("the caller found it");
+        let (gid, _charge) = self.objects.attachments.remove(&(qpn.get(), group)).expect("the caller found it");
         self.environment.network.leave(device, gid.vlan, address_of(group));
         self.registry.device(device).attachments -= 1;
         Ok(())

@@ -4,7 +4,7 @@
 //! the other, and only after all answers does it tell the worker of the requesting queue pair; a
 //! completion is therefore true on every worker.
 
-use roced_abi::control::{AllocMw, AllocMwReply, AllocMwRequest, DeallocMw, Handle, Refusal};
+use roced_abi::control::{AllocMw, AllocMwReply, AllocMwRequest, DeallocMw, Handle, Refusal, limit::AccountResource};
 use roced_transport::{
     mr::{Mr, MrKey, Scope},
     qp::{KeyChange, KeyRequest},
@@ -35,6 +35,7 @@ impl CallHandler<'_, '_> {
             2 => MwKind::Two,
             other => return Err(Refused::argument(1, other)),
         };
+        let charge = self.charge(AccountResource::Mrs)?;
         let device = self.registry.device(self.objects.device);
         if device.mrs >= device_limit {
             return Err(Refused::limit(device_limit));
@@ -44,7 +45,7 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.pds, request.pd)?.users += 1;
         // The index is the window's alone on this device, and never 0.
         let handle = key.0 >> 8;
-        self.objects.mws.insert(handle, MwObject { key, kind, pd: request.pd, bound: None });
+        self.objects.mws.insert(handle, MwObject { key, kind, pd: request.pd, bound: None, _charge: charge });
         Ok((AllocMwReply { handle, rkey: key.0 }, Vec::new()))
     }
 
@@ -87,7 +88,7 @@ impl CallHandler<'_, '_> {
 
     fn bind(&mut self, qpn: Qpn, qp_pd: u32, key: MrKey, window: BindWindow) -> Result<(), Refused> {
         let handle = key.0 >> 8;
-        let &mut MwObject { key: old_key, kind, pd, bound } = find(&mut self.objects.mws, handle)?;
+        let &mut MwObject { key: old_key, kind, pd, bound, .. } = find(&mut self.objects.mws, handle)?;
         if pd != qp_pd {
             return Err(Refused::no_object(handle));
         }

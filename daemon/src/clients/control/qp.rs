@@ -5,7 +5,7 @@ use std::time::Instant;
 use roced_abi::{
     control::{
         CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics, QueryQp,
-        QueryQpStatistics, Refusal,
+        QueryQpStatistics, Refusal, limit::AccountResource,
     },
     layout::QpLayout,
 };
@@ -21,7 +21,7 @@ use super::{
     super::{
         path::{Follower, LifePort, Way},
         refused::Refused,
-        session::{QpObject, check_limit, find},
+        session::{ObjectCharges, QpObject, check_limit, find},
     },
     CallHandler, CallReply,
     mr::nothing,
@@ -69,16 +69,17 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.cqs, request.send_cq)?;
         find(&mut self.objects.cqs, request.recv_cq)?;
         let bytes = QpLayout::new(sizes).bytes as u64;
-        self.objects.charge(bytes, &limits.client)?;
+        let charges = self.charge_with_memory(AccountResource::Qps, Qp::memory_bytes(&sizes))?;
+        self.objects.charge(bytes, &self.registry.limits.client)?;
         let made = self.find_home(cq_ring).and_then(|home| {
-            let made = self.make_qp(service, &request, sizes, &home, bytes);
+            let made = self.make_qp(service, &request, sizes, &home, (bytes, charges));
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
             }
             made
         });
         if made.is_err() {
-            self.objects.bytes -= bytes;
+            self.objects.give_back(bytes);
         }
         made
     }
@@ -126,7 +127,7 @@ impl CallHandler<'_, '_> {
         request: &CreateQpRequest,
         sizes: QpSizes,
         home: &QpPlacement,
-        bytes: u64,
+        (bytes, charges): (u64, ObjectCharges),
     ) -> CallReply<CreateQp> {
         let &QpPlacement { cq_ring, place, qpn, doorbell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
@@ -170,9 +171,10 @@ impl CallHandler<'_, '_> {
             bytes,
             path: None,
             life: home.life,
+            _charges: charges,
         };
         self.objects.qps.insert(qpn.get(), object);
-        self.registry.cm.add_qp(qpn, self.objects.uid);
+        self.registry.cm.add_qp(qpn, self.objects.peer.uid);
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
         let reply = CreateQpReply {
             qpn: qpn.get(),
@@ -190,7 +192,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> CallReply<ModifyQp> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
-        check_qkey(&request, self.objects.uid == 0)?;
+        check_qkey(&request, self.objects.peer.uid == 0)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.environment.network.port(self.objects.device);
         let (path_state, replay) = (path.map(|path| path.state(&port)), ReplayMemory::for_change(mask, &attributes));
@@ -276,7 +278,7 @@ impl CallHandler<'_, '_> {
         self.registry.cm.remove_qp(qpn);
         self.unfollow(Follower::Qp(qpn), object.path);
         self.give_back_numbers(object.cq_ring, qpn, object.doorbell);
-        self.objects.bytes -= object.bytes;
+        self.objects.give_back(object.bytes);
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         find(&mut self.objects.cqs, object.send_cq)?.users -= 1;
         find(&mut self.objects.cqs, object.recv_cq)?.users -= 1;

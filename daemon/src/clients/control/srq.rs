@@ -5,7 +5,7 @@ use std::time::Instant;
 use roced_abi::{
     control::{
         CreateSrq, CreateSrqReply, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq,
-        Refusal, SrqAttributes,
+        Refusal, SrqAttributes, limit::AccountResource,
     },
     layout::SrqLayout,
 };
@@ -17,7 +17,7 @@ use tracing::debug;
 use super::{
     super::{
         refused::Refused,
-        session::{SrqObject, check_limit, find},
+        session::{ObjectCharges, SrqObject, check_limit, find},
     },
     CallHandler, CallReply,
     mr::{check_unused, nothing},
@@ -45,9 +45,10 @@ impl CallHandler<'_, '_> {
         let sizes = check_sizes(&request)?;
         find(&mut self.objects.pds, request.pd)?;
         let bytes = SrqLayout::new(sizes).bytes as u64;
-        self.objects.charge(bytes, &limits.client)?;
+        let charges = self.charge_with_memory(AccountResource::Srqs, Srq::memory_bytes(&sizes))?;
+        self.objects.charge(bytes, &self.registry.limits.client)?;
         let made = self.find_srq_home().and_then(|home| {
-            let made = self.make_srq(&request, sizes, &home, bytes);
+            let made = self.make_srq(&request, sizes, &home, (bytes, charges));
             // A worker that did not answer may have the queue still: its number and doorbell stay
             // in use.
             if made.as_ref().is_err_and(|refused| refused.why != Refusal::WorkerTimeout) {
@@ -56,7 +57,7 @@ impl CallHandler<'_, '_> {
             made
         });
         if made.is_err() {
-            self.objects.bytes -= bytes;
+            self.objects.give_back(bytes);
         }
         made
     }
@@ -98,7 +99,7 @@ impl CallHandler<'_, '_> {
         request: &CreateSrqRequest,
         sizes: QpSizes,
         home: &SrqPlacement,
-        bytes: u64,
+        (bytes, charges): (u64, ObjectCharges),
     ) -> CallReply<CreateSrq> {
         let &SrqPlacement { cq_ring, place, srqn, doorbell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
@@ -107,7 +108,16 @@ impl CallHandler<'_, '_> {
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
-        let object = SrqObject { config, worker: place.worker, cq_ring, doorbell, pd: request.pd, bytes, users: 0 };
+        let object = SrqObject {
+            config,
+            worker: place.worker,
+            cq_ring,
+            doorbell,
+            pd: request.pd,
+            bytes,
+            users: 0,
+            _charges: charges,
+        };
         self.objects.srqs.insert(srqn.get(), object);
         debug!(session = %self.session, %srqn, worker = %place.worker, "shared receive queue made");
         let (wrs, sges) = (sizes.recv_wrs, sizes.recv_sges);
@@ -150,7 +160,7 @@ impl CallHandler<'_, '_> {
             srqn: config.srqn,
             doorbell: object.doorbell,
         });
-        self.objects.bytes -= object.bytes;
+        self.objects.give_back(object.bytes);
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         debug!(session = %self.session, srqn = %config.srqn, "shared receive queue ended");
         Ok(())

@@ -13,17 +13,6 @@ pub mod rereg {
     pub const ALL: u32 = TRANSLATION | PD | ACCESS;
 }
 
-/// Which limit is reached: the second number of [`Refusal::Limit`](super::Refusal::Limit).
-pub mod limit {
-    /// One under `[limits]` in the daemon's config.
-    pub const CONFIG: u64 = 0;
-    /// Mappings that the daemon has for all clients of the user: each memory, queue and queue pair
-    /// is one.
-    pub const MAPPINGS_OF_USER: u64 = 1;
-    /// Mappings that the daemon has for clients of all users.
-    pub const MAPPINGS: u64 = 2;
-}
-
 /// Kinds of memory that a client brings.
 pub mod origin {
     /// Private memory of the program, with its pages moved to a file of the client

@@ -1,0 +1,60 @@
+//! `rocectl accounts`: what each user's programs have together, their limits and refusals.
+
+use std::collections::BTreeMap;
+
+use roced_report::{AccountReport, AccountsReport};
+
+use crate::{
+    table::{
+        Column::{Number, Text},
+        TableSection,
+    },
+    units::bytes,
+};
+
+/// The report as a table, one row for each resource that an account has or was refused.
+pub(crate) fn render(report: &AccountsReport) -> String {
+    let mut text = String::new();
+    table(&report.accounts).append(&mut text, "none");
+    text
+}
+
+fn table(accounts: &[AccountReport]) -> TableSection {
+    let columns = [Number("uid"), Text("resource"), Number("has"), Number("limit"), Number("refused")];
+    let mut section = TableSection::new(format!("Accounts ({})", accounts.len()), &columns);
+    for account in accounts {
+        let amount = |of: &BTreeMap<String, u64>, key: &str| of.get(key).copied().unwrap_or(0);
+        for (key, limit) in &account.limits {
+            let (taken, refused) = (amount(&account.taken, key), amount(&account.refused, key));
+            if taken > 0 || refused > 0 {
+                let shown = |amount| if key.ends_with("_mib") { bytes(amount) } else { amount.to_string() };
+                let limit = if *limit == u64::MAX { "share".to_owned() } else { shown(*limit) };
+                let resource = key.trim_end_matches("_mib").replace('_', " ");
+                section.row([account.uid.to_string(), resource, shown(taken), limit, refused.to_string()]);
+            }
+        }
+    }
+    section
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_that_an_account_has_or_was_refused_have_a_row() {
+        let amounts = |all: &[(&str, u64)]| all.iter().map(|(key, amount)| ((*key).to_owned(), *amount)).collect();
+        let account = AccountReport {
+            uid: 1000,
+            taken: amounts(&[("qps", 3), ("memory_mib", 2 << 20), ("cqs", 0), ("mrs", 0)]),
+            limits: amounts(&[("qps", u64::MAX), ("memory_mib", 1 << 30), ("cqs", 7), ("mrs", 9)]),
+            refused: amounts(&[("qps", 1), ("cqs", 5)]),
+        };
+        let text = render(&AccountsReport { accounts: vec![account] });
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["1000", "qps", "3", "share", "1"]), "{text}");
+        assert!(rows.contains(&vec!["1000", "cqs", "0", "7", "5"]), "{text}");
+        assert!(text.contains("memory") && !text.contains("mrs"), "{text}");
+        assert!(render(&AccountsReport { accounts: Vec::new() }).contains("none"));
+    }
+}

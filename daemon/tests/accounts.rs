@@ -1,0 +1,143 @@
+//! Accounts: limits of all programs of a user together, and the room that they leave for others.
+
+mod served;
+
+use roced::config::{AccountLimits, LimitsConfig};
+use roced_abi::control::{
+    AllocMemory, AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle,
+    MemoryRequest, Nothing, OpenDevice, Refusal, limit::AccountResource,
+};
+use roced_report::AccountReport;
+use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
+
+/// A client with what a queue pair needs.
+struct QpMaker {
+    raw: Raw,
+    request: CreateQpRequest,
+}
+
+impl QpMaker {
+    fn new(served: &Served) -> Self {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+        let pd = raw.call::<AllocPd>(Nothing {}).expect("below the limit").handle;
+        let request = CreateCqRequest { entries: 16, ..CreateCqRequest::default() };
+        let cq = raw.call::<CreateCq>(request).expect("below the limit").cqn;
+        let request = CreateQpRequest {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            service: 2,
+            send_wrs: 1,
+            recv_wrs: 1,
+            send_sges: 1,
+            recv_sges: 1,
+            ..CreateQpRequest::default()
+        };
+        Self { raw, request }
+    }
+
+    fn make(&mut self) -> Result<u32, (Refusal, [u64; 2])> {
+        self.raw.call::<CreateQp>(self.request).map(|made| made.qpn)
+    }
+
+    /// As many as it gets, up to `most`, and the refusal of the next.
+    fn make_all(&mut self, most: usize) -> (Vec<u32>, Option<(Refusal, [u64; 2])>) {
+        let mut made = Vec::new();
+        while made.len() < most {
+            match self.make() {
+                Ok(qpn) => made.push(qpn),
+                Err(refused) => return (made, Some(refused)),
+            }
+        }
+        (made, None)
+    }
+}
+
+fn served(account: AccountLimits, qps: u32) -> Served {
+    let mut limits = LimitsConfig { account, ..LimitsConfig::default() };
+    limits.device.qps = qps;
+    Served::start_as(How { limits, ..How::default() })
+}
+
+fn report(served: &Served) -> AccountReport {
+    served.on_control_thread(|clients, _| clients.account_reports()).into_iter().next().expect("there is one")
+}
+
+/// All sessions of a user count together, for every session its own limits besides.
+#[test]
+fn the_limit_of_an_account_holds_for_all_its_sessions_together() {
+    let served = served(AccountLimits { qps: Some(5), share_percent: 100, ..AccountLimits::default() }, 64);
+    let mut makers = [(); 3].map(|()| QpMaker::new(&served));
+    let [first, second, third] = &mut makers;
+    assert_eq!(first.make_all(3).1, None);
+    let (made, refused) = second.make_all(64);
+    assert_eq!((made.len(), refused), (2, Some((Refusal::Limit, [5, AccountResource::Qps.of_account()]))));
+    assert!(third.make().is_err());
+    let account = report(&served);
+    assert_eq!((account.taken["qps"], account.refused["qps"], account.taken["clients"]), (5, 2, 3));
+    second.raw.call::<DestroyQp>(Handle { handle: made[0] }).expect("it is there");
+    third.make().expect("there is room again");
+    drop(makers);
+    served.wait_until_empty();
+    eventually("all is given back", || {
+        let account = report(&served);
+        account.taken.values().all(|taken| *taken == 0) && account.refused["qps"] == 2
+    });
+}
+
+/// One user that takes as many queue pairs as it gets leaves enough for the next one.
+#[test]
+fn one_account_cannot_take_all_queue_pairs_of_a_device() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let served = served(AccountLimits::default(), 40);
+    let mut greedy: Vec<QpMaker> = (0..4).map(|_| QpMaker::new(&served)).collect();
+    let (made, refused): (Vec<_>, Vec<_>) = greedy.iter_mut().map(|maker| maker.make_all(64)).unzip();
+    assert_eq!(made.iter().map(Vec::len).sum::<usize>(), 30, "three quarters");
+    assert_eq!(refused[0], Some((Refusal::Limit, [30, AccountResource::Qps.share()])));
+    as_unprivileged_user(&served, || {
+        let (made, refused) = QpMaker::new(&served).make_all(64);
+        assert_eq!(made.len(), 8, "three quarters of the rest");
+        assert_eq!(refused, Some((Refusal::Limit, [8, AccountResource::Qps.share()])));
+    });
+}
+
+/// The daemon's own memory for a queue pair counts before it is made, and completely.
+#[test]
+fn memory_of_large_queue_pairs_is_limited() {
+    let served = served(AccountLimits { daemon_memory_mib: 120, ..AccountLimits::default() }, 64);
+    let mut maker = QpMaker::new(&served);
+    let large = CreateQpRequest {
+        send_wrs: 32_768,
+        recv_wrs: 32_768,
+        send_sges: 32,
+        recv_sges: 32,
+        inline_bytes: 512,
+        ..maker.request
+    };
+    let small = std::mem::replace(&mut maker.request, large);
+    let (made, refused) = maker.make_all(64);
+    assert_eq!(refused, Some((Refusal::Limit, [120 << 20, AccountResource::DaemonMemory.of_account()])));
+    assert_eq!(made.len(), 2, "of 52 MiB each");
+    assert!(report(&served).taken["daemon_memory_mib"] > 100 << 20);
+    maker.request = small;
+    maker.make().expect("a small one has room");
+    for qpn in made {
+        maker.raw.call::<DestroyQp>(Handle { handle: qpn }).expect("it is there");
+    }
+    assert!(report(&served).taken["daemon_memory_mib"] < 1 << 20);
+}
+
+/// Mapped memory of all sessions of a user together has a limit, and a refusal takes nothing.
+#[test]
+fn mapped_memory_of_an_account_is_limited() {
+    let served = served(AccountLimits { memory_mib: Some(8), ..AccountLimits::default() }, 64);
+    let mut makers = [(); 2].map(|()| QpMaker::new(&served));
+    let mut alloc = |at: usize, mib: u64| makers[at].raw.call::<AllocMemory>(MemoryRequest { bytes: mib << 20 });
+    alloc(0, 5).expect("below the limit");
+    let refused = (Refusal::Limit, [8 << 20, AccountResource::MappedMemory.of_account()]);
+    assert_eq!(alloc(1, 4).map(|_| ()), Err(refused));
+    alloc(1, 2).expect("below the limit");
+}
