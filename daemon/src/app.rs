@@ -47,7 +47,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd, siginfo},
     },
 };
-use roced_memory::access_log;
+use roced_memory::{access_log, heap};
 use roced_types::WorkerId;
 use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
@@ -236,6 +236,7 @@ impl Daemon {
         checked: Checked,
         folders: &mut SocketFolders,
     ) -> anyhow::Result<Self> {
+        heap::return_large_blocks();
         // First the sockets: another roced that serves is not disturbed, and clients that come now
         // wait.
         let control = &config.control;

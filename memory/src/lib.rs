@@ -17,6 +17,7 @@
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
+//! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
 
 pub mod access_log;
@@ -24,6 +25,7 @@ pub mod backing;
 pub mod client_memory;
 mod copies;
 pub mod descriptor;
+pub mod heap;
 pub mod mapping;
 pub mod poll_id;
 pub mod proxied;
