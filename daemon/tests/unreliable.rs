@@ -2,7 +2,7 @@
 
 mod served;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roced::{
     config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig},
@@ -306,6 +306,31 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
         qp.post_send(&SendRequest::send_inline(b"hello?").to(&ah, 77, QKEY).id(id).signaled()).expect("room");
         drop(ah);
         assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(id), "lost, as any datagram may be");
+    }
+}
+
+/// One neighbor may be that of every path of a device: the control thread serves others in between.
+#[test]
+fn a_change_of_a_neighbor_with_many_paths_is_carried_out_in_pieces() {
+    let served = Served::start();
+    let program = Program::new(&served);
+    let qp = active(&program);
+    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
+    let ahs: Vec<_> = (0..1000).map(|_| handle(&program, "10.9.0.77")).collect();
+    let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("it is followed");
+    let pieces = served.on_control_thread(move |clients, environment| {
+        clients.on_changes(&[NetworkChange::NextHop(follow, NextHop::Unreachable)], environment);
+        let mut pieces = 1;
+        while clients.deadline().is_some_and(|due| due <= Instant::now()) {
+            clients.on_deadline(Instant::now(), environment);
+            pieces += 1;
+        }
+        pieces
+    });
+    assert!((3..=1000).contains(&pieces), "2,000 round trips in {pieces} pieces");
+    for ah in [&ahs[0], &ahs[999]] {
+        qp.post_send(&SendRequest::send_inline(b"hello?").to(ah, 77, QKEY).id(1).signaled()).expect("room");
+        assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "it waits for no next hop any more");
     }
 }
 

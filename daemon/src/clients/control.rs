@@ -36,7 +36,7 @@ pub(crate) use self::device::OpenedDevice;
 use super::{
     path::Follower,
     refused::Refused,
-    session::{ObjectCharges, Session, SessionObjects, SessionStage},
+    session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
     accounts::ledger::{Charge, Ledger, Pool, half_of_the_memory},
@@ -333,16 +333,6 @@ impl CallHandler<'_, '_> {
     /// One object more of the client's account, in the pool of its device if all accounts share one.
     fn charge(&self, resource: AccountResource) -> Result<Charge, Refused> {
         Ok(self.registry.ledger.take(self.objects.peer.account, Pool::Device(resource, self.objects.device), 1)?)
-    }
-
-    /// One object more of the client's account, for which workers need `bytes` of memory.
-    fn charge_with_memory(&self, resource: AccountResource, bytes: u64) -> Result<ObjectCharges, Refused> {
-        let memory = Pool::Daemon(AccountResource::DaemonMemory);
-        let account = self.objects.peer.account;
-        Ok(ObjectCharges {
-            _object: self.charge(resource)?,
-            _memory: self.registry.ledger.take(account, memory, bytes)?,
-        })
     }
 
     /// The workers of the session's device.

@@ -20,6 +20,7 @@ mod control;
 mod ending;
 mod nvidia;
 mod path;
+mod path_changes;
 mod refused;
 mod session;
 
@@ -40,7 +41,7 @@ use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::Sl
 use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{
-    DeviceId, Qpn, SessionId, address_of,
+    DeviceId, SessionId, address_of,
     event::{self, EventSubject},
 };
 use tracing::{debug, info, warn};
@@ -49,8 +50,8 @@ pub use self::control::DeviceSetup;
 use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
-    path::Follower,
-    session::{Session, SessionObjects, SessionStage, WaitingCall},
+    path_changes::PathChanges,
+    session::{Session, SessionStage, WaitingCall},
 };
 use crate::{
     client_socket::{
@@ -61,7 +62,7 @@ use crate::{
     environment::Environment,
     last_work::{LastWork, PATIENCE, SentBatch},
     log_limiter::{LogLimiter, UserLogLimiter},
-    net::{FollowId, NetworkChange, NextHop},
+    net::NetworkChange,
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,
@@ -97,6 +98,8 @@ pub struct Clients {
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
     ending: EndingSessions,
+    /// Of their paths.
+    path_changes: PathChanges,
     /// Those of which a call waits, until when.
     waiting: VecDeque<(u32, Instant)>,
     /// Deadlines for opening a device, in that order; connections that have opened one are still
@@ -141,6 +144,7 @@ impl Clients {
             epoll,
             sessions,
             ending: EndingSessions::default(),
+            path_changes: PathChanges::default(),
             waiting: VecDeque::new(),
             handshakes: VecDeque::new(),
             last_session: 0,
@@ -184,6 +188,7 @@ impl Clients {
                 number => self.on_socket(number as u32, event.events(), environment),
             }
         }
+        self.change_some_paths(environment);
         self.ending.end_some(&mut self.registry, environment);
         self.end_some_ids(environment);
     }
@@ -192,7 +197,8 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let waiting = self.waiting.iter().map(|(_, due)| *due);
-        let own = [ending, self.ending.due(), self.handshake_due(), self.cm_deadline()];
+        let changing = (!self.path_changes.is_empty()).then(Instant::now);
+        let own = [ending, changing, self.ending.due(), self.handshake_due(), self.cm_deadline()];
         own.into_iter().flatten().chain(waiting).min()
     }
 
@@ -204,6 +210,7 @@ impl Clients {
         if let Some((number, _)) = due.and_then(|at| self.waiting.remove(at)) {
             self.serve(number, environment);
         }
+        self.change_some_paths(environment);
         self.ending.end_some(&mut self.registry, environment);
         self.end_some_ids(environment);
         self.on_cm_deadline(now, environment);
@@ -244,10 +251,11 @@ impl Clients {
                 NetworkChange::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
                 NetworkChange::NextHop(follow, next) => {
                     self.registry.cm.on_next_hop(follow, next, environment);
-                    self.on_next_hop(follow, next, environment);
+                    self.on_next_hop(follow, next);
                 }
             }
         }
+        self.change_some_paths(environment);
     }
 
     /// Memory of one of these sessions stalled a worker for longer than any poll iteration: the
@@ -461,76 +469,6 @@ impl Clients {
                     }
                 };
             }
-        }
-    }
-
-    fn on_link(&mut self, device: DeviceId, environment: &mut Environment<'_>) {
-        let port = environment.network.port(device);
-        if self.registry.links.insert(device, port.link_up) != Some(port.link_up) {
-            let kind = if port.link_up { event::PORT_ACTIVE } else { event::PORT_DOWN };
-            self.tell_all(device, Event { kind, handle: 0 });
-        }
-        // Paths of hand-over carry the device's MAC address; those by the NIC get theirs with their
-        // next hop.
-        for session in self.sessions.values_mut() {
-            let id = session.id;
-            let SessionStage::Open(objects) = &mut session.stage else { continue };
-            if objects.device != device {
-                continue;
-            }
-            let local = |objects: &SessionObjects| -> Vec<_> {
-                let paths = objects.qps.values().filter_map(|qp| Some((qp.qpn, qp.path?)));
-                paths.filter(|(_, path)| matches!(path.next, NextHop::Local(_))).collect()
-            };
-            for (qpn, path) in local(objects) {
-                let mut handler = CallHandler { registry: &mut self.registry, session: id, objects, environment };
-                if handler.set_path(qpn, path.state(&port)).is_err() {
-                    warn!(%qpn, "a worker does not take a queue pair's new path");
-                }
-            }
-            // The maximum payload of an address handle depends on the link as well.
-            for number in objects.ahs.keys().copied().collect::<Vec<_>>() {
-                let mut handler = CallHandler { registry: &mut self.registry, session: id, objects, environment };
-                if handler.set_ah_next(number, None).is_err() {
-                    warn!(ah = number, "a worker does not take an address handle's new path");
-                }
-            }
-        }
-    }
-
-    fn on_next_hop(&mut self, follow: FollowId, next: NextHop, environment: &mut Environment<'_>) {
-        let followers = self.registry.followers.get(&follow).cloned().unwrap_or_default();
-        for (session, follower) in followers {
-            match follower {
-                Follower::Qp(qpn) => self.set_next_hop(session, qpn, next, environment),
-                Follower::Ah(number) => self.set_ah_next_hop(session, number, next, environment),
-            }
-        }
-    }
-
-    fn set_ah_next_hop(&mut self, session: SessionId, number: u32, next: NextHop, environment: &mut Environment<'_>) {
-        let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
-            return;
-        };
-        debug!(ah = number, ?next, "next hop changed");
-        let mut handler = CallHandler { registry: &mut self.registry, session, objects, environment };
-        if handler.set_ah_next(number, Some(next)).is_err() {
-            warn!(ah = number, "a worker does not take an address handle's new path");
-        }
-    }
-
-    fn set_next_hop(&mut self, session: SessionId, qpn: Qpn, next: NextHop, environment: &mut Environment<'_>) {
-        let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
-            return;
-        };
-        let port = environment.network.port(objects.device);
-        let Some(path) = objects.qps.get_mut(&qpn.get()).and_then(|qp| qp.path.as_mut()) else { return };
-        path.next = next;
-        let state = path.state(&port);
-        debug!(%qpn, path = state.name(), "next hop changed");
-        let mut handler = CallHandler { registry: &mut self.registry, session, objects, environment };
-        if handler.set_path(qpn, state).is_err() {
-            warn!(%qpn, "a worker does not take a queue pair's new path");
         }
     }
 

@@ -19,7 +19,7 @@ use crate::environment::DevicePort;
 use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
 
 /// Followers of the route to a destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Follower {
     /// A queue pair, to its peer.
     Qp(Qpn),

@@ -7,21 +7,21 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use roced_abi::control::Message;
+use roced_abi::control::{Message, limit::AccountResource};
 use roced_memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
     srq::SrqConfig,
 };
-use roced_types::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId, event::EventSubject};
+use roced_types::{AccountId, Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId, event::EventSubject};
 
 use super::{
     path::{LifePort, Way},
     refused::Refused,
 };
 use crate::{
-    accounts::ledger::Charge,
+    accounts::ledger::{Charge, Ledger, LimitReached, Pool},
     client_socket::connection::{ClientConnection, ClientProcess},
     config::ClientLimits,
     last_work::LastWork,
@@ -91,6 +91,8 @@ pub(crate) struct SessionObjects {
     pub(crate) doorbells: Vec<DoorbellBoard>,
     /// All memory that we map for it, bytes.
     memory: Charge,
+    pub(crate) qp_charges: ObjectCharges,
+    pub(crate) srq_charges: ObjectCharges,
 }
 
 impl SessionObjects {
@@ -105,11 +107,31 @@ impl SessionObjects {
     }
 }
 
-/// An object of the workers, and their memory for it.
+/// Objects of the workers of one kind, and the memory that these need for them.
 #[derive(Debug)]
 pub(crate) struct ObjectCharges {
-    pub(crate) _object: Charge,
-    pub(crate) _memory: Charge,
+    objects: Charge,
+    memory: Charge,
+}
+
+impl ObjectCharges {
+    /// None yet, of this account.
+    pub(crate) fn new(ledger: &Ledger, account: AccountId, objects: Pool) -> Result<Self, LimitReached> {
+        let memory = Pool::Daemon(AccountResource::DaemonMemory);
+        Ok(Self { objects: ledger.take(account, objects, 0)?, memory: ledger.take(account, memory, 0)? })
+    }
+
+    /// Counts one object more, with so much memory.
+    pub(crate) fn add(&mut self, memory_bytes: u64) -> Result<(), LimitReached> {
+        self.objects.add(1)?;
+        self.memory.add(memory_bytes).inspect_err(|_| self.objects.remove(1))
+    }
+
+    /// Counts one object less.
+    pub(crate) fn remove(&mut self, memory_bytes: u64) {
+        self.objects.remove(1);
+        self.memory.remove(memory_bytes);
+    }
 }
 
 /// A protection domain.
@@ -207,11 +229,13 @@ pub(crate) struct QpObject {
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) srq: Option<u32>,
+    /// Mapped for it.
     pub(crate) bytes: u64,
+    /// Of the worker, for it.
+    pub(crate) memory_bytes: u32,
     pub(crate) path: Option<Way>,
     /// Of its present life, or of the one to come.
     pub(crate) life: LifePort,
-    pub(crate) _charges: ObjectCharges,
 }
 
 /// An address handle.
@@ -234,7 +258,6 @@ pub(crate) struct SrqObject {
     pub(crate) bytes: u64,
     /// Queue pairs that take from it.
     pub(crate) users: u32,
-    pub(crate) _charges: ObjectCharges,
 }
 
 /// A number by which a client names an object, and the table that contains it.
@@ -243,9 +266,16 @@ pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mu
 }
 
 impl SessionObjects {
-    /// None yet, on a device with `workers` workers. Its memory counts in `memory`.
-    pub(crate) fn new(device: DeviceId, workers: usize, peer: ClientProcess, memory: Charge) -> Self {
-        Self {
+    /// None yet, on a device with `workers` workers.
+    pub(crate) fn new(
+        device: DeviceId,
+        workers: usize,
+        peer: ClientProcess,
+        ledger: &Ledger,
+    ) -> Result<Self, LimitReached> {
+        let account = peer.account;
+        let of = |resource| ObjectCharges::new(ledger, account, Pool::Device(resource, device));
+        Ok(Self {
             device,
             peer,
             pds: BTreeMap::new(),
@@ -260,8 +290,10 @@ impl SessionObjects {
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
-            memory,
-        }
+            memory: ledger.take(account, Pool::Daemon(AccountResource::MappedMemory), 0)?,
+            qp_charges: of(AccountResource::Qps)?,
+            srq_charges: of(AccountResource::Srqs)?,
+        })
     }
 
     /// Counts `bytes` more of memory against the limit.

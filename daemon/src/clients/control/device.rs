@@ -7,7 +7,7 @@ use roced_abi::{
     COMPLETIONS_MAX, VERSION,
     control::{
         DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
-        OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type, limit::AccountResource,
+        OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type,
     },
     layout::session_bytes,
 };
@@ -22,7 +22,6 @@ use super::{
     CallHandler, CallReply, Registry, take_back, tell,
 };
 use crate::{
-    accounts::ledger::Pool,
     client_socket::connection::ClientProcess,
     cm::CmDevice,
     config::DeviceLimits,
@@ -119,8 +118,7 @@ impl Registry {
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
         let places = &setup.endpoints;
         let workers = places.len() as u32;
-        let memory = self.ledger.take(peer.account, Pool::Daemon(AccountResource::MappedMemory), 0)?;
-        let mut objects = SessionObjects::new(setup.id, places.len(), peer, memory);
+        let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
         let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;

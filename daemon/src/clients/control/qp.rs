@@ -5,7 +5,7 @@ use std::time::Instant;
 use roced_abi::{
     control::{
         CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics, QueryQp,
-        QueryQpStatistics, Refusal, limit::AccountResource,
+        QueryQpStatistics, Refusal,
     },
     layout::QpLayout,
 };
@@ -21,7 +21,7 @@ use super::{
     super::{
         path::{Follower, LifePort, Way},
         refused::Refused,
-        session::{ObjectCharges, QpObject, check_limit, find},
+        session::{QpObject, check_limit, find},
     },
     CallHandler, CallReply,
     mr::nothing,
@@ -69,10 +69,13 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.cqs, request.send_cq)?;
         find(&mut self.objects.cqs, request.recv_cq)?;
         let bytes = QpLayout::new(sizes).bytes as u64;
-        let charges = self.charge_with_memory(AccountResource::Qps, Qp::memory_bytes(&sizes))?;
-        self.objects.charge(bytes, &self.registry.limits.client)?;
+        self.objects.qp_charges.add(Qp::memory_bytes(&sizes))?;
+        if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
+            self.objects.qp_charges.remove(Qp::memory_bytes(&sizes));
+            return Err(refused);
+        }
         let made = self.find_home(cq_ring).and_then(|home| {
-            let made = self.make_qp(service, &request, sizes, &home, (bytes, charges));
+            let made = self.make_qp(service, &request, sizes, &home, bytes);
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
             }
@@ -80,6 +83,7 @@ impl CallHandler<'_, '_> {
         });
         if made.is_err() {
             self.objects.give_back(bytes);
+            self.objects.qp_charges.remove(Qp::memory_bytes(&sizes));
         }
         made
     }
@@ -127,7 +131,7 @@ impl CallHandler<'_, '_> {
         request: &CreateQpRequest,
         sizes: QpSizes,
         home: &QpPlacement,
-        (bytes, charges): (u64, ObjectCharges),
+        bytes: u64,
     ) -> CallReply<CreateQp> {
         let &QpPlacement { cq_ring, place, qpn, doorbell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
@@ -171,7 +175,7 @@ impl CallHandler<'_, '_> {
             bytes,
             path: None,
             life: home.life,
-            _charges: charges,
+            memory_bytes: u32::try_from(Qp::memory_bytes(&sizes)).expect("53 MiB at most"),
         };
         self.objects.qps.insert(qpn.get(), object);
         self.registry.cm.add_qp(qpn, self.objects.peer.uid);
@@ -279,6 +283,7 @@ impl CallHandler<'_, '_> {
         self.unfollow(Follower::Qp(qpn), object.path);
         self.give_back_numbers(object.cq_ring, qpn, object.doorbell);
         self.objects.give_back(object.bytes);
+        self.objects.qp_charges.remove(object.memory_bytes.into());
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         find(&mut self.objects.cqs, object.send_cq)?.users -= 1;
         find(&mut self.objects.cqs, object.recv_cq)?.users -= 1;

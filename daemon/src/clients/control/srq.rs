@@ -5,7 +5,7 @@ use std::time::Instant;
 use roced_abi::{
     control::{
         CreateSrq, CreateSrqReply, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq,
-        Refusal, SrqAttributes, limit::AccountResource,
+        Refusal, SrqAttributes,
     },
     layout::SrqLayout,
 };
@@ -17,7 +17,7 @@ use tracing::debug;
 use super::{
     super::{
         refused::Refused,
-        session::{ObjectCharges, SrqObject, check_limit, find},
+        session::{SrqObject, check_limit, find},
     },
     CallHandler, CallReply,
     mr::{check_unused, nothing},
@@ -45,10 +45,13 @@ impl CallHandler<'_, '_> {
         let sizes = check_sizes(&request)?;
         find(&mut self.objects.pds, request.pd)?;
         let bytes = SrqLayout::new(sizes).bytes as u64;
-        let charges = self.charge_with_memory(AccountResource::Srqs, Srq::memory_bytes(&sizes))?;
-        self.objects.charge(bytes, &self.registry.limits.client)?;
+        self.objects.srq_charges.add(Srq::memory_bytes(&sizes))?;
+        if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
+            self.objects.srq_charges.remove(Srq::memory_bytes(&sizes));
+            return Err(refused);
+        }
         let made = self.find_srq_home().and_then(|home| {
-            let made = self.make_srq(&request, sizes, &home, (bytes, charges));
+            let made = self.make_srq(&request, sizes, &home, bytes);
             // A worker that did not answer may have the queue still: its number and doorbell stay
             // in use.
             if made.as_ref().is_err_and(|refused| refused.why != Refusal::WorkerTimeout) {
@@ -58,6 +61,7 @@ impl CallHandler<'_, '_> {
         });
         if made.is_err() {
             self.objects.give_back(bytes);
+            self.objects.srq_charges.remove(Srq::memory_bytes(&sizes));
         }
         made
     }
@@ -99,7 +103,7 @@ impl CallHandler<'_, '_> {
         request: &CreateSrqRequest,
         sizes: QpSizes,
         home: &SrqPlacement,
-        (bytes, charges): (u64, ObjectCharges),
+        bytes: u64,
     ) -> CallReply<CreateSrq> {
         let &SrqPlacement { cq_ring, place, srqn, doorbell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
@@ -108,16 +112,7 @@ impl CallHandler<'_, '_> {
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
-        let object = SrqObject {
-            config,
-            worker: place.worker,
-            cq_ring,
-            doorbell,
-            pd: request.pd,
-            bytes,
-            users: 0,
-            _charges: charges,
-        };
+        let object = SrqObject { config, worker: place.worker, cq_ring, doorbell, pd: request.pd, bytes, users: 0 };
         self.objects.srqs.insert(srqn.get(), object);
         debug!(session = %self.session, %srqn, worker = %place.worker, "shared receive queue made");
         let (wrs, sges) = (sizes.recv_wrs, sizes.recv_sges);
@@ -161,6 +156,7 @@ impl CallHandler<'_, '_> {
             doorbell: object.doorbell,
         });
         self.objects.give_back(object.bytes);
+        self.objects.srq_charges.remove(Srq::memory_bytes(&config.sizes));
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         debug!(session = %self.session, srqn = %config.srqn, "shared receive queue ended");
         Ok(())
