@@ -20,7 +20,7 @@ use roced::worker::{
     idle::Policy,
     metrics::WorkerSnapshot,
     nic::Nic,
-    poll_loop::Worker,
+    poll_loop::{Worker, monotonic_now},
 };
 use roced_abi::wqe::SendWqe;
 use roced_memory::backing::Backing;
@@ -30,7 +30,7 @@ use roced_transport::{
     mr::{Mr, MrKey, Scope},
     reject::DropReason,
 };
-use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, Status, WorkerId};
+use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, Status, WorkerId, event};
 
 /// A NIC queue that delivers all frames to one queue, as with an RSS of one queue.
 struct Loop {
@@ -300,6 +300,52 @@ fn work_that_a_shared_receive_queue_cannot_have_is_a_fault() {
         let fault = wait_for(|| rig.events.pop());
         assert_eq!(fault, WorkerEvent::Fault { session: broken.session, fault: expected });
     }
+    rig.stop();
+}
+
+/// The limit of a shared receive queue counts the receives in its ring. They are taken in turn with
+/// the work of others, not by the command.
+#[test]
+fn no_command_takes_a_whole_ring_of_receives() {
+    const POSTED: u32 = 1000;
+    for polls in [0, 1, 20] {
+        let mut rig = looped(&[(0, 0)]);
+        rig.srq_wrs = 1024;
+        let mut client = rig.sharing_client(0, 1 << 16, &[0]);
+        let mut worker = rig.stop().remove(0);
+        let srq = client.srq.as_mut().expect("it shares");
+        (0..POSTED).for_each(|_| srq.post_recv(client.key, 0, 1));
+        let srqn = srq.config.srqn;
+        assert!(matches!(worker.carry_out(Command::SetSrqLimit(srqn, POSTED)), Answer::Done));
+        assert!(matches!(worker.carry_out(Command::SrqLimit(srqn)), Answer::SrqLimit(POSTED)));
+        (0..polls).for_each(|_| drop(worker.poll(monotonic_now())));
+        assert!(matches!(worker.carry_out(Command::SrqLimit(srqn)), Answer::SrqLimit(POSTED)), "no event");
+        let Answer::Srq(srq, _) = worker.carry_out(Command::DropSrq(srqn)) else { panic!("a queue") };
+        assert!(srq.len() <= polls * 256 && (polls < 20 || srq.len() == POSTED), "{} in {polls} turns", srq.len());
+    }
+}
+
+/// A limit that the posted receives do not reach is told at once, one that they reach is not, even
+/// if it is replaced before they are taken.
+#[test]
+fn a_limit_that_waits_for_receives_is_armed_once_they_are_taken() {
+    let mut rig = looped(&[(0, 0)]);
+    rig.srq_wrs = 256;
+    let mut client = rig.sharing_client(0, 1 << 16, &[0]);
+    let session = client.session;
+    let srq = client.srq.as_mut().expect("it shares");
+    let srqn = srq.config.srqn;
+    let told = WorkerEvent::Object { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
+    (0..200).for_each(|_| srq.post_recv(client.key, 0, 1));
+    for limit in [150, 0, 200] {
+        rig.tell(WorkerId(0), Command::SetSrqLimit(srqn, limit));
+        assert!(matches!(rig.tell(WorkerId(0), Command::SrqLimit(srqn)), Answer::SrqLimit(armed) if armed == limit));
+    }
+    wait_for(|| (snapshot(&mut rig, 0).worker.work_requests >= 200).then_some(()));
+    assert_eq!(rig.events.pop(), None);
+    rig.tell(WorkerId(0), Command::SetSrqLimit(srqn, 201));
+    assert_eq!(wait_for(|| rig.events.pop()), told);
+    assert!(matches!(rig.tell(WorkerId(0), Command::SrqLimit(srqn)), Answer::SrqLimit(0)));
     rig.stop();
 }
 

@@ -106,7 +106,8 @@ pub enum Command {
     AddQp(Box<Qp>, QpRings),
     /// A shared receive queue with its ring; its session is attached. [`Answer::Done`].
     AddSrq(Box<Srq>, SrqRing),
-    /// Arm its limit, after all that its client has posted was taken. [`Answer::Done`].
+    /// Arm its limit. Receives that its client has posted count, but are taken after the answer, in
+    /// their turn: until then there is no event. [`Answer::Done`].
     SetSrqLimit(Srqn, u32),
     /// [`Answer::SrqLimit`].
     SrqLimit(Srqn),
@@ -184,7 +185,7 @@ pub enum Answer {
     Changed(ReplayMemory),
     /// A shared receive queue that ended.
     Srq(Box<Srq>, SrqRing),
-    /// The limit that is armed, or 0.
+    /// The limit that is armed or to be armed, or 0.
     SrqLimit(u32),
     /// A queue pair's attributes.
     Attributes(QpAttributes),

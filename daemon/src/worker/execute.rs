@@ -85,11 +85,7 @@ impl<N: Nic> Worker<N> {
             Command::AddQp(qp, rings) => self.add_qp(qp, rings),
             Command::AddSrq(srq, ring) => self.add_srq(srq, ring),
             Command::SetSrqLimit(srqn, limit) => self.set_srq_limit(srqn, limit),
-            Command::SrqLimit(srqn) => {
-                let srq =
-                    self.worker_endpoint(srqn.endpoint()).and_then(|at| self.worker_endpoints[at].endpoint.srq(srqn));
-                srq.map_or_else(missing, |srq| Answer::SrqLimit(srq.limit()))
-            }
+            Command::SrqLimit(srqn) => self.srq_limit(srqn),
             Command::DropSrq(srqn) => self.drop_srq(srqn),
             Command::ModifyQp { qpn, mask, attributes, path, replay } => {
                 self.modify_qp(qpn, mask, attributes, path, replay)
@@ -257,20 +253,17 @@ impl<N: Nic> Worker<N> {
             return refuse(CommandRefused::NoSuchObject);
         };
         let index = self.first_srqs[worker_endpoint] + srqn.index();
-        let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
-        // Posted receives count even if their doorbell was not seen yet: up to the limit, which is
-        // no more than a ring.
-        while short(&self.worker_endpoints[worker_endpoint].endpoint) && !self.has_fault() {
-            let served = self.qp_table.serve_srq(index, &mut self.worker_endpoints[worker_endpoint].endpoint);
-            if let Some((session, fault)) = served.fault {
-                self.note_fault(session, fault);
-                break;
-            }
-            if served.taken == 0 {
-                break;
-            }
-        }
-        done_or_refused(self.worker_endpoints[worker_endpoint].endpoint.set_srq_limit(srqn, limit))
+        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        done_or_refused(self.qp_table.set_srq_limit(index, limit, endpoint, srqn))
+    }
+
+    fn srq_limit(&self, srqn: Srqn) -> Answer {
+        let Some(at) = self.worker_endpoint(srqn.endpoint()) else { return refuse(CommandRefused::NoSuchObject) };
+        let Some(srq) = self.worker_endpoints[at].endpoint.srq(srqn) else {
+            return refuse(CommandRefused::NoSuchObject);
+        };
+        let to_be_armed = self.qp_table.srq_arming(self.first_srqs[at] + srqn.index());
+        Answer::SrqLimit(to_be_armed.unwrap_or_else(|| srq.limit()))
     }
 
     fn drop_srq(&mut self, srqn: Srqn) -> Answer {

@@ -17,8 +17,8 @@ use roced_memory::{
     access_log::touch,
     queues::{QpRings, SrqRing, WorkerSession},
 };
-use roced_transport::{endpoint::Endpoint, table::Table};
-use roced_types::{Qpn, SessionId};
+use roced_transport::{endpoint::Endpoint, reject::Reject, srq::Srq, table::Table};
+use roced_types::{Qpn, SessionId, Srqn};
 
 use super::{
     abi::{RecvSlot, SendSlot, check_recv, check_send},
@@ -76,6 +76,24 @@ struct SrqEntry {
     ring: SrqRing,
     words: usize,
     session_slot: u32,
+    arming: Option<Arming>,
+}
+
+/// A limit of a shared receive queue that is armed as soon as enough of the receives that were posted
+/// before it are taken, in turn with the work of others.
+#[derive(Clone, Copy, Debug)]
+struct Arming {
+    limit: u32,
+    /// Receives posted before it that were not taken yet.
+    posted: u32,
+}
+
+impl Arming {
+    /// `taken` more of them were taken, and the queue holds `held`: whether the outcome is known.
+    fn is_due(&mut self, taken: u32, held: u32) -> bool {
+        self.posted = self.posted.saturating_sub(taken);
+        held >= self.limit || held + self.posted < self.limit
+    }
 }
 
 #[derive(Debug)]
@@ -213,7 +231,7 @@ impl QpTable {
         self.doorbells[doorbell_place(slot, ring.doorbell)] = entry + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
-        let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot });
+        let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot, arming: None });
         self.ready.add(entry);
         // It may have been rung for before it sat here.
         self.ready.push(entry, slot);
@@ -231,6 +249,34 @@ impl QpTable {
     /// The session of shared receive queue number `index`.
     pub fn session_of_srq(&self, index: u32) -> Option<SessionId> {
         Some(self.srqs.get(index)?.ring.session)
+    }
+
+    /// Arms the limit of shared receive queue number `index`, or with 0 disarms it. Receives that its
+    /// client has posted count from now on, though they are taken in their turn: the limit is armed
+    /// once enough of them are, or cannot be.
+    ///
+    /// # Errors
+    /// [`Reject::NoSuchSrq`].
+    pub fn set_srq_limit(&mut self, index: u32, limit: u32, endpoint: &mut Endpoint, srqn: Srqn) -> Result<(), Reject> {
+        let entry = self.srq_entry(index);
+        let srq = self.srqs.get_mut(index).filter(|srq| srq.ring.srqn == srqn).ok_or(Reject::NoSuchSrq(srqn))?;
+        let session = self.sessions[srq.session_slot as usize].as_ref().expect("sessions outlive their queues");
+        srq.arming = None;
+        if limit > 0 && !session.is_closed() {
+            session.touch();
+            // The next turn finds the fault of a ring that is corrupt.
+            let mut arming = Arming { limit, posted: srq.ring.recv.available().unwrap_or(0) };
+            if !arming.is_due(0, endpoint.srq(srqn).map_or(0, Srq::len)) {
+                srq.arming = Some(arming);
+            }
+            self.ready.push(entry, srq.session_slot);
+        }
+        endpoint.set_srq_limit(srqn, if srq.arming.is_some() { 0 } else { limit })
+    }
+
+    /// The limit of shared receive queue number `index` that is to be armed.
+    pub fn srq_arming(&self, index: u32) -> Option<u32> {
+        Some(self.srqs.get(index)?.arming?.limit)
     }
 
     /// Shared receive queue number `index` waits for a visit.
@@ -396,6 +442,12 @@ impl QpTable {
         match drain_shared(srq, endpoint, &mut self.recv_slot) {
             Ok(drained) => {
                 served.taken = drained.taken;
+                let (srqn, held) = (srq.ring.srqn, endpoint.srq(srq.ring.srqn).map_or(0, Srq::len));
+                // A client that took back receives has none to wait for.
+                let due = srq.arming.take_if(|arming| arming.is_due(drained.taken, held) || !drained.more);
+                if let Some(Arming { limit, .. }) = due {
+                    endpoint.set_srq_limit(srqn, limit).expect("it has an entry here and there");
+                }
                 if drained.more {
                     self.ready.push(entry, srq.session_slot);
                 }

@@ -74,6 +74,8 @@ pub(crate) struct Rig<N> {
     threads: Vec<JoinHandle<Worker<N>>>,
     next: u32,
     last_ah: u32,
+    /// Receives that a shared receive queue holds.
+    pub(crate) srq_wrs: u32,
 }
 
 impl<N: Nic + Send + 'static> Rig<N> {
@@ -142,7 +144,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             }));
         }
         let workers = Workers::new(handles, endpoints);
-        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1, last_ah: 0 }
+        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1, last_ah: 0, srq_wrs: SIZES.recv_wrs }
     }
 
     /// Sends a command to a worker; it must be accepted.
@@ -270,10 +272,11 @@ impl<N: Nic + Send + 'static> Rig<N> {
     }
 
     fn shared_queue(&mut self, client: &Client, place: EndpointLocation, srqn: Srqn, doorbell: Doorbell) -> ClientSrq {
-        let config = SrqConfig { srqn, pd: client.pd, sizes: SIZES };
-        let (ring, fd) = new_srq(srqn, client.session, doorbell.doorbell, SIZES, Room::default()).expect("a ring");
+        let sizes = QpSizes { recv_wrs: self.srq_wrs, ..SIZES };
+        let config = SrqConfig { srqn, pd: client.pd, sizes };
+        let (ring, fd) = new_srq(srqn, client.session, doorbell.doorbell, sizes, Room::default()).expect("a ring");
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring));
-        let layout = SrqLayout::new(SIZES);
+        let layout = SrqLayout::new(sizes);
         // SAFETY: the ring is all of the mapping, which is never unmapped.
         let recv = unsafe { MappedRing::new(map(&fd, layout.bytes), layout.recv, ()) };
         ClientSrq { config, doorbell, recv: Producer::new(recv) }
