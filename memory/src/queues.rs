@@ -34,7 +34,7 @@ use roced_abi::{
     ring::{Consumer, MappedRing, Producer, RingShape},
 };
 use roced_transport::io::CqOverrun;
-use roced_types::{Cqn, QpSizes, Qpn, SessionId, Srqn, Status, completion_flags};
+use roced_types::{AccountId, Cqn, QpSizes, Qpn, SessionId, Srqn, Status, completion_flags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -305,6 +305,8 @@ pub fn unread_cost(socket: &OwnedFd) -> Option<u32> {
 pub struct WorkerSession {
     /// The session.
     pub session: SessionId,
+    /// The account of its client, to be set by the maker of the session.
+    pub account: AccountId,
     /// The doorbell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
@@ -334,7 +336,7 @@ pub fn new_session(
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
-        halves.push(WorkerSession { session, doorbells, wake });
+        halves.push(WorkerSession { session, account: AccountId::default(), doorbells, wake });
     }
     Ok((halves, fd, wakes))
 }
@@ -504,13 +506,14 @@ mod tests {
 
     #[test]
     fn each_worker_has_its_own_doorbells_and_wake() {
-        use roced_abi::doorbell::{any_doorbell, drain_doorbells, ring_doorbell};
+        use roced_abi::doorbell::{NamedWords, any_doorbell, drain_doorbells, ring_doorbell};
         let (halves, _memfd, wakes) = new_session(SessionId(1), 3, Room::default()).expect("small");
         assert_eq!((halves.len(), wakes.len()), (3, 3));
         ring_doorbell(&halves[1].doorbells, 4095);
-        assert!(!any_doorbell(&halves[0].doorbells) && !any_doorbell(&halves[2].doorbells));
+        let mut named = NamedWords::default();
+        assert!(!any_doorbell(&halves[0].doorbells, named) && !any_doorbell(&halves[2].doorbells, named));
         let mut rung = Vec::new();
-        drain_doorbells(&halves[1].doorbells, |doorbell| rung.push(doorbell));
+        drain_doorbells(&halves[1].doorbells, &mut named, 64, |doorbell| rung.push(doorbell));
         assert_eq!(rung, [4095]);
     }
 

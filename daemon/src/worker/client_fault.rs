@@ -44,6 +44,9 @@ pub enum ClientFault {
     /// Work for a shared receive queue that is not there.
     #[error("no {0}")]
     NoSuchSrq(Srqn),
+    /// More doorbells without a queue than queues that were destroyed explain.
+    #[error("doorbells were rung of queue pairs and shared receive queues that were never there")]
+    StrayDoorbells,
     /// A doorbell for a queue pair that is not there.
     #[error("no queue pair {0}")]
     NoSuchQp(Qpn),

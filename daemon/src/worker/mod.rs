@@ -17,6 +17,7 @@ mod abi;
 pub mod client_fault;
 pub mod command;
 pub mod delayed_kick;
+mod doorbell_turns;
 pub mod endpoints;
 pub mod events;
 mod execute;

@@ -341,8 +341,12 @@ impl<N: Nic> Worker<N> {
     }
 
     pub(super) fn take_doorbells(&mut self) -> usize {
-        let mut doorbells = self.qp_table.drain_doorbells();
+        let rung = self.qp_table.drain_doorbells(!self.has_fault());
+        let mut doorbells = rung.doorbells;
         self.counters.doorbells += doorbells as u64;
+        if let Some((session, fault)) = rung.fault {
+            self.note_fault(session, fault);
+        }
         for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
             while let Some(srqn) = worker_endpoint.endpoint.take_unblocked_srq() {
                 self.qp_table.want_srq_visit(first_srq + srqn.index());

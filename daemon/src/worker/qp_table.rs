@@ -10,7 +10,7 @@
 //! has ended are looked at only where the control thread asks for their last work.
 
 use roced_abi::{
-    doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
+    doorbell::{DOORBELLS, NamedWords, any_doorbell, drain_doorbells},
     layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
 };
 use roced_memory::{
@@ -23,6 +23,7 @@ use roced_types::{Qpn, SessionId, Srqn};
 use super::{
     abi::{RecvSlot, SendSlot, check_recv, check_send},
     client_fault::ClientFault,
+    doorbell_turns::DoorbellTurns,
     ready::ReadyList,
 };
 
@@ -33,6 +34,13 @@ const QUANTUM: u32 = 16;
 /// Work requests that a shared receive queue may post before the next has its turn: it feeds
 /// several queue pairs; a guess.
 const SHARED_QUANTUM: u32 = 4 * QUANTUM;
+
+/// Doorbells without a queue that a session may ring: with [`STRAYS_OF_ONE`], many times as many as a
+/// program rings that destroys a queue while another thread posts to it.
+const STRAYS: u32 = 1024;
+
+/// More of them for each queue that is destroyed.
+const STRAYS_OF_ONE: u32 = 16;
 
 /// `doorbell` of the session in `slot` in the table of doorbells.
 const fn doorbell_place(slot: u32, doorbell: u32) -> usize {
@@ -45,6 +53,12 @@ struct SessionEntry {
     /// Queue pairs and shared receive queues.
     users: u32,
     muted: bool,
+    /// Place of its account.
+    account: u32,
+    /// Words of doorbells that were named and not taken.
+    named: NamedWords,
+    /// Doorbells without a queue that it may ring yet.
+    strays: u32,
     /// Set when it ends.
     end: Option<EndCursor>,
 }
@@ -62,6 +76,18 @@ impl SessionEntry {
     /// Doorbells or rings of the session are looked at.
     fn touch(&self) {
         touch(self.session.session, self.session.session);
+    }
+
+    /// A doorbell is rung.
+    fn any_doorbell(&self) -> bool {
+        self.touch();
+        any_doorbell(&self.session.doorbells, self.named)
+    }
+
+    /// One of its queues is gone.
+    fn on_removal(&mut self) {
+        self.users -= 1;
+        self.strays = (self.strays + STRAYS_OF_ONE).min(STRAYS_OF_ONE * DOORBELLS);
     }
 
     /// Its doorbells and rings have no turns any more.
@@ -114,10 +140,22 @@ pub struct QpTable {
     srqs: Table<SrqEntry>,
     /// Entry of each session slot's doorbells, plus one; 0 where there is none.
     doorbells: Box<[u32]>,
+    turns: DoorbellTurns,
+    /// Index in `live` of the session whose doorbells come first.
+    first: usize,
     ready: ReadyList,
     /// Where work is copied to before it is checked.
     send_slot: SendSlot,
     recv_slot: RecvSlot,
+}
+
+/// Result of [`QpTable::drain_doorbells`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rung {
+    /// Doorbells of queues.
+    pub doorbells: usize,
+    /// As in [`Served`].
+    pub fault: Option<(SessionId, ClientFault)>,
 }
 
 /// Result of one visit to a queue pair's rings.
@@ -138,6 +176,8 @@ impl QpTable {
             qps: Table::new(max_qps),
             srqs: Table::new(max_srqs),
             doorbells: vec![0; doorbell_place(max_sessions, 0)].into_boxed_slice(),
+            turns: DoorbellTurns::new(max_sessions),
+            first: 0,
             ready: ReadyList::new(max_qps + max_srqs, max_sessions),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
             recv_slot: [0; RECV_SLOT_WORDS_MAX],
@@ -152,7 +192,10 @@ impl QpTable {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        self.sessions[slot] = Some(SessionEntry { session, users: 0, muted: false, end: None });
+        let account = self.turns.join(session.account);
+        let named = NamedWords::default();
+        self.sessions[slot] =
+            Some(SessionEntry { session, users: 0, muted: false, account, named, strays: STRAYS, end: None });
         Ok(())
     }
 
@@ -161,6 +204,7 @@ impl QpTable {
         let slot = self.slot_of(session)?;
         let entry = self.sessions[slot as usize].take_if(|entry| entry.users == 0)?;
         self.live.retain(|live| *live != slot);
+        self.turns.leave(entry.account);
         Some(entry.session)
     }
 
@@ -242,7 +286,7 @@ impl QpTable {
         let srq = self.srqs.remove(index)?;
         self.ready.remove(self.srq_entry(index));
         self.doorbells[doorbell_place(srq.session_slot, srq.ring.doorbell)] = 0;
-        self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").users -= 1;
+        self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").on_removal();
         Some(srq.ring)
     }
 
@@ -323,7 +367,7 @@ impl QpTable {
         let qp = self.qps.remove(entry)?;
         self.ready.remove(entry);
         self.doorbells[doorbell_place(qp.session_slot, qp.rings.doorbell)] = 0;
-        self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").users -= 1;
+        self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").on_removal();
         Some(qp.rings)
     }
 
@@ -342,24 +386,42 @@ impl QpTable {
         Some(self.qps.get(entry)?.rings.session)
     }
 
-    /// Takes every doorbell that was rung: their queue pairs wait for a visit. Returns their
-    /// number.
-    pub fn drain_doorbells(&mut self) -> usize {
-        let mut rung = 0;
-        for slot in &self.live {
-            let Some(entry) = &self.sessions[*slot as usize] else { continue };
-            if entry.is_closed() {
+    /// Takes doorbells that were rung, within the bounds of a turn: their queues wait for a visit. A
+    /// session that rings doorbells without a queue is muted, if it `may` be.
+    pub fn drain_doorbells(&mut self, may: bool) -> Rung {
+        let mut rung = Rung::default();
+        let Self { sessions, live, doorbells, turns, ready, .. } = self;
+        turns.begin();
+        let (before, after) = live.split_at(self.first.min(live.len()));
+        let mut waiting = None;
+        for (at, slot) in (before.len()..live.len()).zip(after).chain((0..).zip(before)) {
+            let Some(entry) = sessions[*slot as usize].as_mut() else { continue };
+            if entry.is_closed() || !entry.any_doorbell() {
                 continue;
             }
-            entry.touch();
-            drain_doorbells(&entry.session.doorbells, |doorbell| {
-                // A doorbell that belongs to no queue pair is a client's noise.
-                if let Some(qp) = self.doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
-                    self.ready.push(qp, *slot);
-                    rung += 1;
+            let words = turns.left(entry.account);
+            if words == 0 {
+                waiting.get_or_insert(at);
+                continue;
+            }
+            let mut strays = 0;
+            let taken = drain_doorbells(&entry.session.doorbells, &mut entry.named, words, |doorbell| {
+                match doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
+                    Some(queue) => {
+                        ready.push(queue, *slot);
+                        rung.doorbells += 1;
+                    }
+                    None => strays += 1,
                 }
             });
+            turns.take(entry.account, taken);
+            entry.strays = entry.strays.saturating_sub(strays);
+            if entry.strays == 0 && may && rung.fault.is_none() {
+                entry.muted = true;
+                rung.fault = Some((entry.session.session, ClientFault::StrayDoorbells));
+            }
         }
+        self.first = waiting.unwrap_or(self.first);
         rung
     }
 
@@ -368,11 +430,7 @@ impl QpTable {
         self.live
             .iter()
             .filter_map(|slot| self.sessions[*slot as usize].as_ref())
-            .filter(|entry| !entry.is_closed())
-            .any(|entry| {
-                entry.touch();
-                any_doorbell(&entry.session.doorbells)
-            })
+            .any(|entry| !entry.is_closed() && entry.any_doorbell())
     }
 
     /// The queue pair in `entry` waits for a visit.

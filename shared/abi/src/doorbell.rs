@@ -48,16 +48,31 @@ pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
     page.summary().fetch_or(1 << word, Ordering::Release);
 }
 
-/// Takes every doorbell that was rung and calls `on_doorbell` for each. Costs one load when none
-/// was.
-pub fn drain_doorbells(page: &impl DoorbellPage, mut on_doorbell: impl FnMut(u32)) {
-    if page.summary().load(Ordering::Relaxed) == 0 {
-        return;
+/// Words that the summary of a page named, and that the worker has not looked at yet. It lies in the
+/// worker's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamedWords(u64);
+
+/// Takes the doorbells of at most `words` words, 64 doorbells each, and calls `on_doorbell` for each
+/// that was rung; returns the number of words. The words that remain are `named`: they come before
+/// others in the next call. Costs one load when no doorbell was rung.
+pub fn drain_doorbells(
+    page: &impl DoorbellPage,
+    named: &mut NamedWords,
+    words: u32,
+    mut on_doorbell: impl FnMut(u32),
+) -> u32 {
+    if named.0 == 0 {
+        if page.summary().load(Ordering::Relaxed) == 0 || words == 0 {
+            return 0;
+        }
+        named.0 = page.summary().swap(0, Ordering::Acquire);
     }
-    let mut summary = page.summary().swap(0, Ordering::Acquire);
-    while summary != 0 {
-        let word = summary.trailing_zeros();
-        summary &= summary - 1;
+    let mut taken = 0;
+    while named.0 != 0 && taken < words {
+        let word = named.0.trailing_zeros();
+        named.0 &= named.0 - 1;
+        taken += 1;
         let mut doorbells = page.word(word as usize).swap(0, Ordering::Acquire);
         while doorbells != 0 {
             let bit = doorbells.trailing_zeros();
@@ -65,11 +80,12 @@ pub fn drain_doorbells(page: &impl DoorbellPage, mut on_doorbell: impl FnMut(u32
             on_doorbell(word * 64 + bit);
         }
     }
+    taken
 }
 
 /// True when a doorbell waits to be drained.
-pub fn any_doorbell(page: &impl DoorbellPage) -> bool {
-    page.summary().load(Ordering::Relaxed) != 0
+pub fn any_doorbell(page: &impl DoorbellPage, named: NamedWords) -> bool {
+    named.0 != 0 || page.summary().load(Ordering::Relaxed) != 0
 }
 
 /// The worker: "I go to sleep". Look at every doorbell once more after this, and only then block.

@@ -121,7 +121,8 @@ impl Registry {
         let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
+        let (mut halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
+        halves.iter_mut().for_each(|half| half.account = peer.account);
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
             let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());
