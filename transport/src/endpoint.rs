@@ -6,8 +6,9 @@
 //!   on_timeout ┘                    poll_transmit ─┴──► Wire (frames)
 //! ```
 //!
-//! A call that gives a queue pair work puts it at the end of the list of senders;
-//! [`Endpoint::poll_transmit`] visits them in turn, a few frames each. Internally, queue pairs are
+//! A call that gives a queue pair work puts it in the list of senders; [`Endpoint::poll_transmit`]
+//! visits them in turn, a few frames each: accounts by the cost of their frames, then the clients of
+//! an account, then the queue pairs of a client. Internally, queue pairs are
 //! numbered by slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
 //! the same time with ten queue pairs as with a hundred thousand. All memory is allocated by
 //! [`Endpoint::new`], by the creator of a [`Qp`], and by its insertion.
@@ -35,7 +36,7 @@ use crate::{
     ah::AhEntry,
     clock::Nanos,
     counters::{QpCounters, QpTotals},
-    io::{App, Wire},
+    io::{Abort, App, Egress, EmitError, FrameMut, Wire},
     management::Management,
     multicast::Groups,
     out_of_order::OutOfOrderPool,
@@ -46,7 +47,7 @@ use crate::{
     work::{RecvWork, SendWork},
 };
 
-/// Frames that one queue pair sends before the next has its turn.
+/// Frames that one queue pair of a client sends before the next has its turn.
 const QUANTUM: usize = 16;
 
 /// Queue pairs that find no room on the wire before a call of [`Endpoint::poll_transmit`] ends.
@@ -108,6 +109,26 @@ pub struct TransmittedOf {
     pub visits: usize,
     /// More may be sent: the budget was used up, or the wire has no room.
     pub is_left: bool,
+}
+
+/// The wire, with the bytes that left by it.
+struct Metered<'a, W> {
+    wire: &'a mut W,
+    bytes: usize,
+}
+
+impl<W: Wire> Wire for Metered<'_, W> {
+    #[inline]
+    fn emit(
+        &mut self,
+        via: Egress,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        let emitted = self.wire.emit(via, frame_bytes, fill);
+        self.bytes += if emitted.is_ok() { frame_bytes } else { 0 };
+        emitted
+    }
 }
 
 /// The transport of one worker on one device.
@@ -247,7 +268,7 @@ impl Endpoint {
         self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
-            let Some(index) = self.schedule.senders.pop_front() else { break };
+            let Some(index) = self.schedule.senders.pop() else { break };
             let before = sent.visits;
             let visit = self.visit(now, index, QUANTUM.min(budget - before), &mut sent, app, wire);
             match visit {
@@ -269,6 +290,7 @@ impl Endpoint {
             held_up[..full].iter().rev().for_each(|index| self.schedule.senders.push_front(*index));
         } else {
             // No retransmission was possible: the next call tries others.
+            self.schedule.senders.pass();
             held_up[..full].iter().for_each(|index| self.schedule.senders.push_back(*index));
         }
         sent
@@ -355,11 +377,10 @@ impl Endpoint {
         }
         qp.set_recovery(self.recovery);
         let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
-        if let Some(qp) = self.qps.get_mut(slot) {
-            qp.count_into(Some(&self.totals));
-        }
+        let qp = self.qps.get_mut(slot).expect("it was just inserted");
+        qp.count_into(Some(&self.totals));
+        self.schedule.add(slot, qp);
         self.time_wait.forget(qpn);
-        self.schedule.add(slot);
         self.after(slot);
         Ok(())
     }
@@ -567,8 +588,10 @@ impl Endpoint {
             return visit;
         }
         qp.set_grant(grant);
+        let before = sent.visits;
+        let mut wire = Metered { wire, bytes: 0 };
         for _ in 0..budget {
-            visit = qp.transmit(&mut endpoint, wire);
+            visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
             match visit {
                 Transmission::Acknowledged => sent.acks += 1,
@@ -579,6 +602,7 @@ impl Endpoint {
                 break;
             }
         }
+        self.schedule.charge(index, sent.visits - before, wire.bytes);
         if qp.wants_grant() {
             self.schedule.in_flight.stand_in_line(index, &qp.share);
         }

@@ -44,6 +44,7 @@ pub mod clock;
 pub mod congestion;
 pub mod counters;
 pub mod endpoint;
+pub mod fair;
 pub mod io;
 pub mod management;
 pub mod mr;

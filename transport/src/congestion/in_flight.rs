@@ -9,13 +9,19 @@
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
+//! The line is one of accounts, each of which has lines of its clients ([`FairList`]): a client with a
+//! thousand queue pairs is admitted as often as one with a single one.
+//!
 //! Retransmissions and answers do not wait in line. A dead peer must not keep the others waiting:
 //! packets that were not answered for a while are on no ring any more and do not count, and none
 //! are added while others wait. There are two generations of counts: additions count in the present
 //! one, and the previous one is dropped after its time. Answers remove the oldest, so that a peer
 //! that answers one packet now and then does not keep the others counted.
 
-use crate::{clock::Nanos, slot_list::SlotList};
+use crate::{
+    clock::Nanos,
+    fair::{FairList, Tenant},
+};
 
 /// Duration of a generation. A guess: twice the time of 512 packets at 1 Gbit/s, and well under the
 /// shortest ACK timeouts in use.
@@ -43,7 +49,8 @@ pub(crate) struct InFlight {
     began: Nanos,
     /// Of this generation and of the one before, each at its parity.
     counts: [u64; 2],
-    line: SlotList,
+    /// Each in its turn is admitted once.
+    line: FairList,
     /// Admitted and not visited yet.
     admitted: u32,
 }
@@ -52,8 +59,13 @@ impl InFlight {
     /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the
     /// slots below `slots`.
     pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
-        let line = SlotList::new(slots);
+        let line = FairList::new(slots, 1);
         Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
+    }
+
+    /// A new queue pair in a slot; it has nothing in flight.
+    pub(crate) fn add(&mut self, slot: u32, tenant: Tenant) {
+        self.line.add(slot, tenant);
     }
 
     /// Packets that may be added.
@@ -133,7 +145,12 @@ impl InFlight {
 
     /// The slot of the first in line; it is to be passed to [`Self::admit`] and visited.
     pub(crate) fn next_in_line(&mut self) -> Option<u32> {
-        if self.can_admit() { self.line.pop_front() } else { None }
+        if !self.can_admit() {
+            return None;
+        }
+        let slot = self.line.pop()?;
+        self.line.charge(slot, 1);
+        Some(slot)
     }
 
     /// It has left the line, and its next visit may add packets in flight.
@@ -170,13 +187,22 @@ impl InFlight {
     pub(crate) fn remove(&mut self, slot: u32, share: &mut InFlightShare) {
         self.count(share, 0);
         let _nothing = self.grant(share);
-        self.line.remove(slot);
+        self.line.forget(slot);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use roced_types::{AccountId, SessionId};
+
     use super::*;
+
+    /// For queue pairs of one client.
+    fn in_flight(slots: u32) -> InFlight {
+        let mut all = InFlight::new(32, 16, slots);
+        (0..slots).for_each(|slot| all.add(slot, Tenant::default()));
+        all
+    }
 
     fn at(millis: u64) -> Nanos {
         Nanos::from_millis(millis)
@@ -184,7 +210,7 @@ mod tests {
 
     #[test]
     fn those_in_line_come_before_others_and_in_their_order() {
-        let mut all = InFlight::new(32, 16, 4);
+        let mut all = in_flight(4);
         let mut shares = [InFlightShare::default(); 4];
         assert_eq!(all.grant(&mut shares[0]), 32);
         all.count(&mut shares[0], 32);
@@ -203,9 +229,30 @@ mod tests {
         assert_eq!(all.next_in_line(), Some(2));
     }
 
+    /// Account 1 has a thousand queue pairs in line, and gets half.
+    #[test]
+    fn an_account_with_one_queue_pair_in_line_is_admitted_as_often_as_one_with_a_thousand() {
+        let mut all = InFlight::new(32, 16, 1001);
+        let owner = |account, client| Tenant { account: AccountId(account), client: SessionId(client) };
+        let mut shares = [InFlightShare::default(); 1001];
+        for slot in 0..1001 {
+            all.add(slot, owner(u32::from(slot < 1000), slot % 3));
+            all.stand_in_line(slot, &shares[slot as usize]);
+        }
+        let mut admitted = 0;
+        for _ in 0..100 {
+            let slot = all.next_in_line().expect("there is room");
+            admitted += u32::from(slot == 1000);
+            all.admit(&mut shares[slot as usize]);
+            assert!(all.grant(&mut shares[slot as usize]) >= 16);
+            all.stand_in_line(slot, &shares[slot as usize]);
+        }
+        assert_eq!(admitted, 50);
+    }
+
     #[test]
     fn stale_packets_do_not_count_as_in_flight() {
-        let mut all = InFlight::new(32, 16, 2);
+        let mut all = in_flight(2);
         let [mut dead, mut alive] = [InFlightShare::default(); 2];
         all.on_time(at(1000));
         all.count(&mut dead, 32);
@@ -223,7 +270,7 @@ mod tests {
     /// A peer that answers just enough keeps only its latest packets counted.
     #[test]
     fn an_answer_now_and_then_does_not_keep_the_rest_counted() {
-        let mut all = InFlight::new(32, 16, 2);
+        let mut all = in_flight(2);
         let [mut slow, mut other] = [InFlightShare::default(); 2];
         all.on_time(at(1000));
         all.count(&mut slow, 32);
@@ -248,7 +295,7 @@ mod tests {
     /// The rest is the newest: it counts longer.
     #[test]
     fn answers_take_away_the_oldest() {
-        let mut all = InFlight::new(32, 16, 2);
+        let mut all = in_flight(2);
         let mut share = InFlightShare::default();
         all.on_time(at(1000));
         all.count(&mut share, 10);
@@ -264,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_removed_queue_pair_leaves_nothing_in_flight() {
-        let mut all = InFlight::new(32, 16, 4);
+        let mut all = in_flight(4);
         let mut shares = [InFlightShare::default(); 3];
         all.count(&mut shares[0], 40);
         all.stand_in_line(1, &shares[1]);

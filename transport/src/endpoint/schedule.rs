@@ -3,14 +3,23 @@
 //! a queue pair is removed.
 
 use super::{EndpointConfig, QUANTUM};
-use crate::{congestion::in_flight::InFlight, qp::Qp, slot_list::SlotList, timers::Timers};
+use crate::{congestion::in_flight::InFlight, fair::FairList, qp::Qp, slot_list::SlotList, timers::Timers};
 
-/// Lists and timers of the queue pairs.
+/// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of 64
+/// bytes, with the copy of this many more. A guess.
+const FRAME_COST: u32 = 512;
+
+/// Cost of four frames of the largest MTU: with less, accounts would often go around without a turn;
+/// with more, those with small frames would keep the others waiting for more of them.
+const TURN_COST: u32 = 4 * (4096 + FRAME_COST);
+
+/// Lists and timers of the queue pairs. Those that send have their turns by account and client, by the
+/// bytes and frames that they sent.
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) timers: Timers,
     /// Queue pairs that may have something to send.
-    pub(super) senders: SlotList,
+    pub(super) senders: FairList,
     pub(super) in_flight: InFlight,
     /// Queue pairs with room where there was none.
     pub(super) unblocked: SlotList,
@@ -29,7 +38,7 @@ impl Schedule {
         let list = || SlotList::new(config.max_qps);
         Self {
             timers: Timers::new(config.max_qps),
-            senders: list(),
+            senders: FairList::new(config.max_qps, TURN_COST),
             in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
             unblocked: list(),
             events: list(),
@@ -40,16 +49,25 @@ impl Schedule {
     }
 
     /// Adds a queue pair in a new slot.
-    pub(super) fn add(&mut self, slot: u32) {
+    pub(super) fn add(&mut self, slot: u32, qp: &Qp) {
         self.timers.add(slot);
+        self.senders.add(slot, qp.tenant());
+        self.in_flight.add(slot, qp.tenant());
+    }
+
+    /// A queue pair has sent that.
+    pub(super) fn charge(&mut self, slot: u32, frames: usize, bytes: usize) {
+        // A visit has few frames.
+        self.senders.charge(slot, frames as u32 * FRAME_COST + bytes as u32);
     }
 
     /// Removes a queue pair from everything.
     pub(super) fn remove(&mut self, slot: u32, qp: &mut Qp) {
         self.in_flight.remove(slot, &mut qp.share);
         self.timers.remove(slot);
-        let Self { senders, unblocked, events, failures, key_changes, waiting, .. } = self;
-        for list in [senders, unblocked, events, failures, key_changes, waiting] {
+        self.senders.forget(slot);
+        let Self { unblocked, events, failures, key_changes, waiting, .. } = self;
+        for list in [unblocked, events, failures, key_changes, waiting] {
             list.remove(slot);
         }
     }

@@ -75,6 +75,7 @@ use crate::{
     clock::Nanos,
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
+    fair::Tenant,
     io::{App, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
@@ -98,6 +99,7 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// The same for the receive queue.
     pub(crate) recv_room_wanted: bool,
+    tenant: Tenant,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
     /// Number of multicast groups that it is attached to.
@@ -152,6 +154,7 @@ impl Qp {
             out_of_order: OutOfOrder::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
+            tenant: Tenant::default(),
             share: InFlightShare::default(),
             attachments: 0,
         }
@@ -168,6 +171,18 @@ impl Qp {
         assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
         self.base.srq = Some(*srq);
         self
+    }
+
+    /// Gives it to a tenant. Queue pairs without one have their turns as those of one client.
+    #[must_use]
+    pub const fn with_tenant(mut self, tenant: Tenant) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
+    /// The account and client that its turns belong to.
+    pub const fn tenant(&self) -> Tenant {
+        self.tenant
     }
 
     /// Queue pair number.

@@ -1,13 +1,14 @@
-//! No starvation: of a queue pair by another, of a direction by the other, of the flush by a stuck
-//! NIC.
+//! No starvation: of a queue pair by another, of an account by one with many queue pairs, of a
+//! direction by the other, of the flush by a stuck NIC.
 
 use roced_transport::{
     clock::Nanos,
+    fair::Tenant,
     io::Egress,
     qp::PathState,
     wire::opcode::{self, Operation},
 };
-use roced_types::{DeviceId, QpAttributes, SendOp, Status, attribute, state};
+use roced_types::{AccountId, DeviceId, QpAttributes, SendOp, SessionId, Status, attribute, state};
 
 use crate::host::{Pair, Settings, no_fault, sge, work};
 
@@ -52,6 +53,69 @@ fn a_nic_with_little_room_serves_all_queue_pairs() {
         assert_eq!(ends.len(), 3);
         assert!(ends[2] - ends[0] < 100, "they end together with room for {room}: {ends:?}");
     }
+}
+
+/// Number of queue pairs of the account that has many.
+const MANY: u32 = 256;
+
+/// Where the account with one queue pair writes; the other writes elsewhere.
+const OURS: u64 = 800_000;
+
+/// A pair with queue pairs 5 and on of account 1, [`MANY`] of them, and one more of account 2, if it is
+/// another one; all have more to send than they can.
+fn crowd(settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
+    let tenant = |account| Tenant { account: AccountId(account), client: SessionId(account) };
+    let mut pair = Pair::unconnected(Settings { max_qps: MANY + 1, ..settings });
+    pair.connect();
+    // The first was made without a tenant.
+    for host in &mut pair.hosts {
+        host.endpoint.remove_qp(host.qpn).expect("there");
+    }
+    for index in 5..=5 + MANY {
+        let is_ours = index == 5 + MANY;
+        pair.tenant = tenant(if is_ours && is_other { 2 } else { 1 });
+        pair.connect_another(index);
+        if !is_ours {
+            let posts = if message_bytes < 100_000 { 60 } else { 2 };
+            (0..posts).for_each(|_| pair.hosts[0].post(&work(0, SendOp::Write, &[sge(0, message_bytes)], 0)));
+        }
+    }
+    (0..8).for_each(|_| pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100_000)], OURS)));
+    pair
+}
+
+/// Part of the bytes that arrived until the account with one queue pair was done, or for 2,000 turns.
+fn part_of_one(mut pair: Pair) -> f64 {
+    for _ in 0..2000 {
+        pair.turn(&mut no_fault);
+        if pair.hosts[0].app.completions.iter().filter(|completion| completion.wr_id == 1).count() == 8 {
+            break;
+        }
+    }
+    let bytes = |ours: bool| {
+        let writes = pair.hosts[1].app.writes.iter();
+        writes.filter(|(at, _)| (*at >= OURS) == ours).map(|(_, length)| *length).sum::<usize>() as f64
+    };
+    bytes(true) / (bytes(true) + bytes(false))
+}
+
+/// Without accounts of their own it is one of 257.
+#[test]
+fn an_account_with_one_queue_pair_sends_as_much_as_one_with_many() {
+    for total_window in [u32::MAX, 256] {
+        let settings = Settings { total_window, ..Settings::default() };
+        let part = part_of_one(crowd(settings, true, 200_000));
+        assert!(part >= 0.45, "{part} with a window of {total_window} for all");
+        let part = part_of_one(crowd(settings, false, 200_000));
+        assert!(part <= 0.02, "{part} in one account");
+    }
+}
+
+/// Frames cost something, even with few bytes: the bytes of the other are the most of all.
+#[test]
+fn small_messages_of_many_queue_pairs_take_no_more_than_half() {
+    let part = part_of_one(crowd(Settings::default(), true, 64));
+    assert!(part >= 0.8, "{part}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
+    fair::Tenant,
     io::{
         Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, MemoryFault, PlaceFault,
         Wire,
@@ -156,7 +157,7 @@ impl Host {
             max_ahs: 4,
             max_srqs: 2,
             max_attachments: 5,
-            max_qps: 16,
+            max_qps: settings.max_qps,
             window_packets: settings.total_window,
             recovery,
             partitions: Partitions::new(&PKEYS),
@@ -299,6 +300,8 @@ pub(crate) struct Settings {
     pub(crate) rocev1: [bool; 2],
     /// Of each host: it has end-to-end flow control.
     pub(crate) credits: [bool; 2],
+    /// Queue pairs that a host can have.
+    pub(crate) max_qps: u32,
 }
 
 impl Default for Settings {
@@ -322,6 +325,7 @@ impl Default for Settings {
             pkey_index: [0; 2],
             rocev1: [false; 2],
             credits: [true; 2],
+            max_qps: 16,
         }
     }
 }
@@ -334,6 +338,8 @@ pub(crate) struct Pair {
     pub(crate) settings: Settings,
     /// Increment of the UDP source port of paths made from now on.
     pub(crate) life: u16,
+    /// Tenant of queue pairs made from now on.
+    pub(crate) tenant: Tenant,
     flying: [VecDeque<(usize, Vec<u8>)>; 2],
     seen: BTreeMap<(usize, u8), usize>,
     /// (sender, opcode, PSN) of every frame sent.
@@ -372,6 +378,7 @@ impl Pair {
             now: Nanos::from_millis(1),
             settings,
             life: 0,
+            tenant: Tenant::default(),
             flying: Default::default(),
             seen: BTreeMap::new(),
             trace: Vec::new(),
@@ -409,6 +416,7 @@ impl Pair {
                 let srq = host.endpoint.srq(srqn).expect("made before");
                 qp = Qp::new(QpConfig { sizes: QpSizes { recv_wrs: 1, ..SIZES }, ..config }).with_srq(srq.config());
             }
+            let qp = qp.with_tenant(self.tenant);
             host.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
         }
     }
