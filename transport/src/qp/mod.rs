@@ -106,9 +106,9 @@ pub struct Qp {
     pub(crate) attachments: u32,
 }
 
-/// Completions flushed in one visit: enough to be quick, few enough not to delay the other queue
-/// pairs of the poll iteration.
-const FLUSH_BURST: u32 = 64;
+/// Completions flushed in one step, of which a visit has as many as frames: about as much work as a
+/// frame, so that a poll iteration of flushes takes no longer than one of frames.
+const FLUSH_BURST: u32 = 8;
 
 impl Qp {
     /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and the

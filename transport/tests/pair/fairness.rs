@@ -149,6 +149,34 @@ fn a_nic_that_is_stuck_holds_up_neither_hand_over_nor_flush() {
     assert_eq!(pair.hosts[1].take(), [(1, Status::RemoteAccess)]);
 }
 
+/// Full queues of many queue pairs that fail at once are flushed in pieces: a call that sends a batch
+/// of frames at most adds few completions.
+#[test]
+fn a_flush_takes_a_bounded_part_of_a_turn() {
+    let mut pair = Pair::new(Settings::default());
+    for index in 6..16 {
+        pair.connect_another(index);
+    }
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    for index in 5..16 {
+        pair.turn_to(index);
+        let host = &mut pair.hosts[0];
+        for wr_id in 0..64 {
+            host.post(&work(wr_id, SendOp::Write, &[], 0));
+            host.post_recv(wr_id, &[]);
+        }
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &error, None).expect("from anywhere");
+    }
+    let mut flushed = Vec::new();
+    while pair.hosts[0].endpoint.wants_transmit() {
+        let host = &mut pair.hosts[0];
+        host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+        flushed.push(host.take().len());
+    }
+    assert_eq!(flushed.iter().sum::<usize>(), 11 * 128);
+    assert!(flushed.iter().all(|count| *count <= 32 * 8), "{flushed:?}");
+}
+
 #[test]
 fn a_queue_pair_that_was_moved_away_and_back_goes_on() {
     let mut pair = Pair::new(Settings::default());
