@@ -30,12 +30,14 @@ impl Page {
         }
         let length = NonZeroUsize::new(session_bytes(1)).expect("a page");
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &fd, 0) };
+        let base =
+            unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &fd, 0) };
         let base = base.expect("a mapping").cast();
         // SAFETY: the layout places the page inside the mapping, which is never unmapped.
         Self(unsafe { MappedDoorbells::new(base.add(doorbell_page_offset(0)), fd) })
     }
 
+    /// Rings for all queue pairs that there can be.
     fn ring_all(&self) {
         (0..DOORBELLS).for_each(|doorbell| ring_doorbell(&self.0, doorbell));
     }

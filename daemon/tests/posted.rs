@@ -29,7 +29,7 @@ use roced_transport::{
         path::{Path, PathSpec},
     },
 };
-use roced_types::{Qpn, WorkerId};
+use roced_types::{AccountId, Qpn, WorkerId};
 
 const WORKER: WorkerId = WorkerId(0);
 
@@ -217,5 +217,23 @@ fn a_queue_pair_that_is_to_end_sends_a_batch_by_each_command() {
     assert_eq!(batch(&mut rig, Command::SendPosted(first)), (0, false));
     assert_eq!(batch(&mut rig, Command::SendPosted(second)), (POSTED, false));
     remove(&mut rig, &client);
+    rig.stop();
+}
+
+/// Work is taken and sent by account: two clients with 18 queue pairs do not take more than their half
+/// from one with one queue pair.
+#[test]
+fn an_account_with_one_queue_pair_has_its_half_beside_one_with_many() {
+    let (mut rig, cable) = stopped();
+    let many = [full(&mut rig, 9), full(&mut rig, 9)];
+    rig.account = AccountId(1);
+    let one = full(&mut rig, 1);
+    cable.has_room.store(true, Ordering::Relaxed);
+    pass(&mut rig, 200);
+    let qpn = one.qps[0].qpn.get();
+    let last = cable.sent_by.lock().expect("no test panics here").iter().rposition(|from| *from == qpn);
+    // An iteration takes a queue of 32, of which it may send all before the others are done.
+    assert!(last.is_some_and(|last| last < 224), "it has sent {POSTED} at {last:?}");
+    many.iter().chain([&one]).for_each(|client| remove(&mut rig, client));
     rig.stop();
 }

@@ -32,7 +32,6 @@ pub mod pin;
 pub mod poll_loop;
 mod posted;
 pub mod qp_table;
-pub mod ready;
 pub mod received_mads;
 mod route;
 pub mod table;

@@ -1,7 +1,7 @@
 //! Queue pairs and sessions of clients in a worker: doorbells and rings with work.
 //!
 //! ```text
-//!   doorbell page of a session ──► doorbell number ──► entry of a queue pair ──► ReadyList
+//!   doorbell page of a session ──► doorbell number ──► entry of a queue pair ──► FairList
 //!       ──► its rings ──► Endpoint
 //! ```
 //!
@@ -17,18 +17,24 @@ use roced_memory::{
     access_log::touch,
     queues::{QpRings, SrqRing, WorkerSession},
 };
-use roced_transport::{endpoint::Endpoint, reject::Reject, srq::Srq, table::Table};
+use roced_transport::{
+    endpoint::Endpoint,
+    fair::{FairList, Tenant},
+    reject::Reject,
+    srq::Srq,
+    table::Table,
+};
 use roced_types::{Qpn, SessionId, Srqn};
 
 use super::{
     abi::{RecvSlot, SendSlot, check_recv, check_send},
     client_fault::ClientFault,
     doorbell_turns::DoorbellTurns,
-    ready::ReadyList,
 };
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a
-/// guess.
+/// guess. A visit costs its account as many work requests as it took, and at least this many: one
+/// without any takes time, as well.
 const QUANTUM: u32 = 16;
 
 /// Work requests that a shared receive queue may post before the next has its turn: it feeds
@@ -143,7 +149,8 @@ pub struct QpTable {
     turns: DoorbellTurns,
     /// Index in `live` of the session whose doorbells come first.
     first: usize,
-    ready: ReadyList,
+    /// Entries with possible work in their rings; those of shared receive queues come behind.
+    ready: FairList,
     /// Where work is copied to before it is checked.
     send_slot: SendSlot,
     recv_slot: RecvSlot,
@@ -178,7 +185,7 @@ impl QpTable {
             doorbells: vec![0; doorbell_place(max_sessions, 0)].into_boxed_slice(),
             turns: DoorbellTurns::new(max_sessions),
             first: 0,
-            ready: ReadyList::new(max_qps + max_srqs, max_sessions),
+            ready: FairList::new(max_qps + max_srqs, QUANTUM),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
             recv_slot: [0; RECV_SLOT_WORDS_MAX],
         }
@@ -276,15 +283,15 @@ impl QpTable {
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
         let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot, arming: None });
-        self.ready.add(entry);
+        self.ready.add(entry, self.tenant(slot));
         // It may have been rung for before it sat here.
-        self.ready.push(entry, slot);
+        self.ready.push_back(entry);
     }
 
     /// Takes shared receive queue number `index` away.
     pub fn remove_srq(&mut self, index: u32) -> Option<SrqRing> {
         let srq = self.srqs.remove(index)?;
-        self.ready.remove(self.srq_entry(index));
+        self.ready.forget(self.srq_entry(index));
         self.doorbells[doorbell_place(srq.session_slot, srq.ring.doorbell)] = 0;
         self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").on_removal();
         Some(srq.ring)
@@ -313,7 +320,7 @@ impl QpTable {
             if !arming.is_due(0, endpoint.srq(srqn).map_or(0, Srq::len)) {
                 srq.arming = Some(arming);
             }
-            self.ready.push(entry, srq.session_slot);
+            self.ready.push_back(entry);
         }
         endpoint.set_srq_limit(srqn, if srq.arming.is_some() { 0 } else { limit })
     }
@@ -325,8 +332,8 @@ impl QpTable {
 
     /// Shared receive queue number `index` waits for a visit.
     pub fn want_srq_visit(&mut self, index: u32) {
-        if let Some(srq) = self.srqs.get(index) {
-            self.ready.push(self.srq_entry(index), srq.session_slot);
+        if self.srqs.get(index).is_some() {
+            self.ready.push_back(self.srq_entry(index));
         }
     }
 
@@ -359,13 +366,13 @@ impl QpTable {
         let _ = self.qps.insert(entry, qp);
         // Not pushed: its client learns of it after this, so its rings are empty, and their memory
         // is accessed only when they hold work.
-        self.ready.add(entry);
+        self.ready.add(entry, self.tenant(slot));
     }
 
     /// Takes a queue pair away.
     pub fn remove_qp(&mut self, entry: u32) -> Option<QpRings> {
         let qp = self.qps.remove(entry)?;
-        self.ready.remove(entry);
+        self.ready.forget(entry);
         self.doorbells[doorbell_place(qp.session_slot, qp.rings.doorbell)] = 0;
         self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").on_removal();
         Some(qp.rings)
@@ -406,9 +413,10 @@ impl QpTable {
             }
             let mut strays = 0;
             let taken = drain_doorbells(&entry.session.doorbells, &mut entry.named, words, |doorbell| {
-                match doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
+                let queue = doorbells[doorbell_place(*slot, doorbell)].checked_sub(1);
+                match queue {
                     Some(queue) => {
-                        ready.push(queue, *slot);
+                        ready.push_back(queue);
                         rung.doorbells += 1;
                     }
                     None => strays += 1,
@@ -435,14 +443,16 @@ impl QpTable {
 
     /// The queue pair in `entry` waits for a visit.
     pub fn want_visit(&mut self, entry: u32) {
-        if let Some(qp) = self.qps.get(entry) {
-            self.ready.push(entry, qp.session_slot);
+        if self.qps.get(entry).is_some() {
+            self.ready.push_back(entry);
         }
     }
 
     /// The entry to visit next.
     pub fn next_visit(&mut self) -> Option<u32> {
-        self.ready.pop()
+        let entry = self.ready.pop()?;
+        self.ready.charge(entry, QUANTUM);
+        Some(entry)
     }
 
     /// True if an entry waits for a visit.
@@ -475,8 +485,9 @@ impl QpTable {
         match outcome {
             Ok((recvs, sends)) => {
                 served.taken = recvs.taken + sends.taken;
+                self.ready.charge(entry, served.taken.saturating_sub(QUANTUM));
                 if recvs.more || sends.more {
-                    self.ready.push(entry, qp.session_slot);
+                    self.ready.push_back(entry);
                 }
             }
             Err(fault) => {
@@ -500,6 +511,7 @@ impl QpTable {
         match drain_shared(srq, endpoint, &mut self.recv_slot) {
             Ok(drained) => {
                 served.taken = drained.taken;
+                self.ready.charge(entry, served.taken.saturating_sub(QUANTUM));
                 let (srqn, held) = (srq.ring.srqn, endpoint.srq(srq.ring.srqn).map_or(0, Srq::len));
                 // A client that took back receives has none to wait for.
                 let due = srq.arming.take_if(|arming| arming.is_due(drained.taken, held) || !drained.more);
@@ -507,7 +519,7 @@ impl QpTable {
                     endpoint.set_srq_limit(srqn, limit).expect("it has an entry here and there");
                 }
                 if drained.more {
-                    self.ready.push(entry, srq.session_slot);
+                    self.ready.push_back(entry);
                 }
             }
             Err(fault) => {
@@ -516,6 +528,12 @@ impl QpTable {
             }
         }
         served
+    }
+
+    /// Tenant of the session in a slot.
+    fn tenant(&self, slot: u32) -> Tenant {
+        let session = &self.sessions[slot as usize].as_ref().expect("an occupied slot").session;
+        Tenant { account: session.account, client: session.session }
     }
 
     fn slot_of(&self, session: SessionId) -> Option<u32> {

@@ -41,6 +41,7 @@ use roced_memory::{
 use roced_transport::{
     ah::AhEntry,
     endpoint::{Endpoint, EndpointConfig},
+    fair::Tenant,
     io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
@@ -53,8 +54,8 @@ use roced_transport::{
     },
 };
 use roced_types::{
-    Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, SessionId, Sge, Srqn, WorkerId,
-    access, attribute, send_flags, state,
+    AccountId, Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, SessionId, Sge,
+    Srqn, WorkerId, access, attribute, send_flags, state,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -76,6 +77,8 @@ pub(crate) struct Rig<N> {
     last_ah: u32,
     /// Receives that a shared receive queue holds.
     pub(crate) srq_wrs: u32,
+    /// Account of clients made from now on.
+    pub(crate) account: AccountId,
 }
 
 impl<N: Nic + Send + 'static> Rig<N> {
@@ -144,7 +147,18 @@ impl<N: Nic + Send + 'static> Rig<N> {
             }));
         }
         let workers = Workers::new(handles, endpoints);
-        Self { workers, queue_mailboxes, events: receiver, mads, board, threads, next: 1, last_ah: 0, srq_wrs: SIZES.recv_wrs }
+        Self {
+            workers,
+            queue_mailboxes,
+            events: receiver,
+            mads,
+            board,
+            threads,
+            next: 1,
+            last_ah: 0,
+            srq_wrs: SIZES.recv_wrs,
+            account: AccountId(0),
+        }
     }
 
     /// Sends a command to a worker; it must be accepted.
@@ -235,7 +249,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
             offset: 0,
             scope: Scope::Region,
         };
-        for ((place, half), cq_ring) in places.iter().zip(halves).zip(cq_rings) {
+        for ((place, mut half), cq_ring) in places.iter().zip(halves).zip(cq_rings) {
+            half.account = self.account;
             self.tell(place.worker, Command::AttachSession(half));
             self.tell(place.worker, Command::AddCqRing(cqn, cq_ring));
             self.tell(place.worker, Command::SetMr(device, mr, Arc::clone(&memory).into()));
@@ -303,7 +318,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             window_packets: 64,
             credits: true,
         };
-        let mut qp = Qp::new(config);
+        let mut qp = Qp::new(config).with_tenant(Tenant { account: self.account, client: client.session });
         if let Some(srq) = &client.srq {
             qp = qp.with_srq(&srq.config);
             rings.shared = true;

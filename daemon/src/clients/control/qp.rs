@@ -12,9 +12,10 @@ use roced_abi::{
 use roced_memory::queues::new_qp;
 use roced_transport::{
     counters::{QpCount, QpCounters},
+    fair::Tenant,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
 };
-use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
+use roced_types::{AccountId, PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
 use tracing::debug;
 
 use super::{
@@ -148,7 +149,8 @@ impl CallHandler<'_, '_> {
             credits,
         };
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
-        let mut qp = Qp::new(config);
+        let tenant = Tenant { account: AccountId(self.objects.uid), client: self.session };
+        let mut qp = Qp::new(config).with_tenant(tenant);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
             qp = qp.with_srq(&find(&mut self.objects.srqs, number)?.config);
