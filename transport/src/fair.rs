@@ -1,8 +1,8 @@
 //! Fair order of turns: accounts, the clients of an account, and the slots of a client.
 //!
 //! ```text
-//!   account 1000 ─► account 0 ─► account 1001          each has its turn by cost, whatever the
-//!        │              └─► client 7 ─► slot 3          number of its clients and slots
+//!   account 1000 ─► account 0 ─► account 1001          turns by cost, for any number of
+//!        │              └─► client 7 ─► slot 3          clients and slots
 //!        ├─► client 4 ─► slot 9 ─► slot 2 ─► slot 5
 //!        └─► client 6 ─► slot 1
 //! ```
@@ -468,8 +468,7 @@ mod tests {
             }
         }
 
-        /// Against a plain queue for each client: whatever comes and goes, each listed slot has its turn
-        /// once, after those of its client that were listed before.
+        /// Against a plain queue for each client: each listed slot has its turn once, after those of its client that were listed before.
         #[test]
         fn slots_come_and_go(steps in vec((0u8..7, 0u32..8), 1..300)) {
             let client_of = |slot: u32, life: u32| (slot + life) % 3;
