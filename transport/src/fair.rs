@@ -15,8 +15,8 @@
 //!
 //! Every operation takes constant time, that of [`FairList::pop`] on average: an account that has
 //! used many quanta in a turn goes around as many times. Accounts and clients without listed slots
-//! keep their place until they are the first: most are soon listed again. Nothing is allocated
-//! except by [`FairList::add`].
+//! keep their place until they are the first: most are soon listed again. All memory is allocated by
+//! [`FairList::new`], and used when it is first written.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -73,7 +73,7 @@ impl FairList {
         let nodes = 1 + slots as usize + 2 * (1 + 2 * slots as usize);
         let mut list = Self {
             ring: vec![[0; 2]; nodes].into_boxed_slice(),
-            groups: Vec::new(),
+            groups: Vec::with_capacity(1 + 2 * slots as usize),
             client_of: vec![0; slots as usize].into_boxed_slice(),
             listed: 0,
             quantum: i64::from(quantum.max(1)),
