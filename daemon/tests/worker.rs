@@ -213,7 +213,7 @@ fn queue_pairs_of_a_device_fail_some_at_a_time_and_those_of_others_do_not() {
     let fatal = |at: usize| WorkerEvent::Object {
         session: ours.session,
         handle: ours.qps[at].qpn.get(),
-        kind: roced_types::event::QP_FATAL,
+        kind: event::QP_FATAL,
     };
     assert!(events.contains(&fatal(0)) && events.contains(&fatal(1)), "{events:?}");
     write(&mut theirs, 0, 1000);

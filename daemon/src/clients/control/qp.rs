@@ -15,7 +15,7 @@ use roced_transport::{
     fair::Tenant,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
 };
-use roced_types::{AccountId, PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
+use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
 use tracing::debug;
 
 use super::{
@@ -149,7 +149,7 @@ impl CallHandler<'_, '_> {
             credits,
         };
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
-        let tenant = Tenant { account: AccountId(self.objects.uid), client: self.session };
+        let tenant = Tenant { account: self.objects.peer.account, client: self.session };
         let mut qp = Qp::new(config).with_tenant(tenant);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
