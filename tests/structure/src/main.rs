@@ -49,7 +49,7 @@ const CRATES: [&str; 14] = [
 ];
 
 /// Folders without checked imports that have prose of their own.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "ebpf",
     "bench",
     "config",
@@ -59,6 +59,7 @@ const OTHERS: [&str; 15] = [
     "tests/e2e",
     "tests/fuzz",
     "tests/guests",
+    "tests/hostile",
     "tests/interop",
     "tests/lab",
     "tests/monitoring",

@@ -1,0 +1,178 @@
+//! Resources that one user takes from others, or from the daemon.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    actor::{ActArguments, Actor, FIRST_UID},
+    acts::Role,
+    finding::Finding,
+    network::Host,
+    process::Holdings,
+    stage::Stage,
+};
+
+const MEBIBYTE: f64 = (1 << 20) as f64;
+
+/// Waits until the daemon's holdings are as before, and returns those at last.
+pub(super) fn holdings_at_rest(host: &Host, before: &Holdings) -> Result<Holdings> {
+    let begin = Instant::now();
+    loop {
+        let now = host.holdings()?;
+        let is_back = now.descriptors <= before.descriptors
+            && now.mappings <= before.mappings
+            && now.threads <= before.threads
+            && now.private_bytes <= before.private_bytes + (1 << 20);
+        if is_back || begin.elapsed() > Duration::from_secs(10) {
+            return Ok(now);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+pub(super) fn private_memory(stage: &Stage) -> Result<Vec<Finding>> {
+    let pair = stage.hosts()?;
+    // Tables have grown and code is in memory once one was there.
+    drop(Actor::ready(&ActArguments::new(Role::LargeQueuePairs, &pair.a.socket).times(1))?);
+    thread::sleep(Duration::from_secs(1));
+    let before = pair.a.holdings()?;
+    let actor = Actor::start(&ActArguments::new(Role::LargeQueuePairs, &pair.a.socket).times(stage.rounds(300, 1024)))?;
+    let count = actor.number(Duration::from_secs(120))?;
+    let with = pair.a.holdings()?;
+    drop(actor);
+    let after = holdings_at_rest(&pair.a, &before)?;
+    let private = |holdings: &Holdings| holdings.private_bytes as f64 / MEBIBYTE;
+    Ok(vec![
+        Finding::reported("queue pairs of the largest size", count, ""),
+        Finding::reported("private memory of the daemon for them", private(&with) - private(&before), "MiB"),
+        Finding::at_most(
+            "private memory of the daemon for one client",
+            private(&with) - private(&before),
+            "MiB",
+            256.0,
+        ),
+        Finding::at_most("private memory that stays after its end", private(&after) - private(&before), "MiB", 1.0),
+    ])
+}
+
+/// A memory cgroup of version 1 or 2, removed on drop.
+struct MemoryCgroup(PathBuf);
+
+impl MemoryCgroup {
+    fn new(name: &str) -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+        let root = roots.into_iter().map(Path::new).find(|root| {
+            root.join("memory.usage_in_bytes").exists()
+                || fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(|all| all.contains("memory"))
+        })?;
+        let folder = root.join(name);
+        fs::create_dir(&folder).ok()?;
+        Some(Self(folder))
+    }
+
+    fn add(&self, pid: u32) -> Result<()> {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).context("cgroup.procs")
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        let read = |name| fs::read_to_string(self.0.join(name));
+        let text = read("memory.usage_in_bytes").or_else(|_| read("memory.current"))?;
+        Ok(text.trim().parse()?)
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // Its processes have ended, but not always their memory.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+pub(super) fn untouched_memory(stage: &Stage) -> Result<Vec<Finding>> {
+    // Before the hosts, for the daemon must end first.
+    let cgroup = MemoryCgroup::new(&format!("roced-hostile-{}", std::process::id()));
+    let pair = stage.hosts()?;
+    let before = pair.a.holdings()?;
+    let charged = match &cgroup {
+        Some(cgroup) => {
+            cgroup.add(pair.a.pid()?)?;
+            cgroup.bytes()?
+        }
+        None => 0,
+    };
+    let bytes = 256 << 20;
+    let actor = Actor::ready(&ActArguments { bytes, ..ActArguments::new(Role::UntouchedMemory, &pair.a.socket) })?;
+    let written = actor.number(Duration::from_secs(120))?;
+    let with = pair.a.holdings()?;
+    let shared = with.shared_bytes.saturating_sub(before.shared_bytes) as f64 / MEBIBYTE;
+    let mut findings = vec![
+        Finding::reported("memory written that its owner never touched", written / MEBIBYTE, "MiB"),
+        Finding::reported("shared memory that the daemon maps and locks", shared, "MiB"),
+    ];
+    if let Some(cgroup) = &cgroup {
+        let charged = cgroup.bytes()?.saturating_sub(charged) as f64 / MEBIBYTE;
+        findings.push(Finding::at_most("memory charged to the daemon's cgroup", charged, "MiB", 32.0));
+    } else {
+        eprintln!("untouched-memory: no memory cgroup here; the figure of the daemon's mappings stands for it");
+        findings.push(Finding::at_most("memory touched by the daemon first", shared, "MiB", 32.0));
+    }
+    drop(actor);
+    drop(pair);
+    Ok(findings)
+}
+
+pub(super) fn all_queue_pairs(stage: &Stage) -> Result<Vec<Finding>> {
+    let pair = stage.hosts()?;
+    let greedy = Actor::start(&ActArguments::new(Role::TakeQueuePairs, &pair.a.socket).times(64))?;
+    let taken = greedy.number(Duration::from_secs(300))?;
+    let other = Actor::start(&ActArguments::new(Role::LargeQueuePairs, &pair.a.socket).by(1).times(1))?;
+    let left = other.number(Duration::from_secs(60)).unwrap_or(0.0);
+    Ok(vec![
+        Finding::reported("queue pairs that one user has", taken, ""),
+        Finding::at_least("queue pairs that another user gets then", left, "", 1.0),
+    ])
+}
+
+/// Two users of the subordinate range of one owner, as `/etc/subuid` of the daemon's host says.
+pub(super) fn all_sessions(stage: &Stage) -> Result<Vec<Finding>> {
+    let (first, second) = (FIRST_UID, FIRST_UID + 1);
+    // `ip netns exec` binds these files over those of /etc for the daemon alone.
+    let prefix = std::env::var("HOSTILE_NAME").unwrap_or_else(|_| format!("hostile-{}", std::process::id()));
+    let folder = PathBuf::from(format!("/etc/netns/{prefix}-a"));
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("subuid"), format!("60000:{first}:2\n"))?;
+    fs::write(folder.join("subgid"), format!("60000:{first}:2\n"))?;
+    let findings = all_sessions_of(stage, second);
+    fs::remove_dir_all(&folder)?;
+    // Others may have files there.
+    let _ = fs::remove_dir("/etc/netns");
+    findings
+}
+
+fn all_sessions_of(stage: &Stage, _second: u32) -> Result<Vec<Finding>> {
+    let pair = stage.hosts()?;
+    let mut actors = Vec::new();
+    let mut taken = 0.0;
+    for nth in 0..2 {
+        let actor = Actor::start(&ActArguments::new(Role::TakeSessions, &pair.a.socket).by(nth).times(1024))?;
+        taken += actor.number(Duration::from_secs(120))?;
+        actors.push(actor);
+    }
+    let other = Actor::start(&ActArguments::new(Role::TakeSessions, &pair.a.socket).by(9).times(1))?;
+    let left = other.number(Duration::from_secs(60)).unwrap_or(0.0);
+    Ok(vec![
+        Finding::reported("sessions that two subordinate users of one owner have", taken, ""),
+        Finding::at_least("sessions that another user gets then", left, "", 1.0),
+    ])
+}

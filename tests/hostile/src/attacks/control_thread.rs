@@ -1,0 +1,162 @@
+//! Work of the control thread that a client can make long.
+
+use std::{thread, time::Duration};
+
+use anyhow::Result;
+use roced_client::ServiceType;
+
+use crate::{
+    actor::{ActArguments, Actor, FIRST_UID},
+    acts::Role,
+    finding::Finding,
+    latency::ControlProbe,
+    network::{HostPair, INTERFACE, run},
+    stage::{FAIR_PERCENT, SILENCE_MS, Stage, calls_beside, free_memory, settle, transfer, transfer_beside},
+};
+
+fn silence(stage: &Stage, act: Role, count: u32, bytes: u64, seconds: u64) -> Result<(f64, f64)> {
+    let mut pair = stage.hosts()?;
+    let arguments = ActArguments { bytes, ..ActArguments::new(act, &pair.a.socket).times(count) };
+    let calls = calls_beside(&mut pair.a, &arguments, Duration::from_secs(seconds))?;
+    Ok((calls.most_ms(), calls.permille_ms(500)))
+}
+
+fn silent(text: &str, most_ms: f64) -> Finding {
+    Finding::at_most(format!("{text}: longest wait of another's call"), most_ms, "ms", SILENCE_MS)
+}
+
+pub(super) fn lingering_descriptors(stage: &Stage) -> Result<Vec<Finding>> {
+    let ways = [
+        ("in a message that is cut", Role::LingerTruncated),
+        ("in the queue of a session that ends", Role::LingerQueued),
+        ("in a completion channel", Role::LingerChannel),
+    ];
+    ways.into_iter()
+        .map(|(text, role)| {
+            // Five: the watchdog must not end the daemon before the figure is taken.
+            let (most, _) = silence(stage, role, 5, 0, 6)?;
+            Ok(silent(&format!("5 sockets, SO_LINGER 1 s, {text}"), most))
+        })
+        .collect()
+}
+
+pub(super) fn long_wait_queues(stage: &Stage) -> Result<Vec<Finding>> {
+    let entries = stage.rounds(200_000, 2_000_000);
+    let (most, median) = silence(stage, Role::WaitQueueSession, entries, 0, 3)?;
+    let mut findings = vec![
+        Finding::at_most(format!("{entries} epoll entries at a session: another's call, median"), median, "ms", 5.0),
+        silent(&format!("{entries} epoll entries at a session"), most),
+    ];
+    let mut pair = stage.hosts()?;
+    let ping = transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1);
+    let act = ActArguments::new(Role::WaitQueueChannel, &pair.a.socket).times(entries);
+    let [alone, beside] = transfer_beside(&mut pair, &ping, &act, Duration::from_secs(3))?;
+    let name = |text: &str| format!("{entries} epoll entries at a channel: {text}");
+    findings.push(Finding::reported(name("another's message alone, p99"), alone.latencies.permille_ms(990), "ms"));
+    findings.push(Finding::reported(name("beside, median"), beside.latencies.permille_ms(500), "ms"));
+    // On a busy machine a program waits for its core; a walk of the queue takes longer.
+    findings.push(Finding::at_most(name("beside, p99"), beside.latencies.permille_ms(990), "ms", 2.0));
+    findings.push(Finding::at_least(
+        name("messages, of those alone"),
+        beside.messages as f64 / alone.messages as f64 * 100.0,
+        "%",
+        FAIR_PERCENT,
+    ));
+    Ok(findings)
+}
+
+pub(super) fn large_file_close(stage: &Stage) -> Result<Vec<Finding>> {
+    // Of the default limit of a client's memory, a part.
+    let bytes = (free_memory()? / 4).min(3 << 30) & !((1 << 21) - 1);
+    let mut pair = stage.hosts()?;
+    let act = ActArguments { bytes, ..ActArguments::new(Role::LargeFile, &pair.a.socket) };
+    let probe = ControlProbe::start(&pair.a.socket)?;
+    let mut actor = Actor::ready(&act)?;
+    thread::sleep(Duration::from_millis(300));
+    // The figure is of the end alone: filling the file takes the machine's memory bandwidth.
+    probe.finish()?;
+    let probe = ControlProbe::start(&pair.a.socket)?;
+    thread::sleep(Duration::from_millis(100));
+    actor.go();
+    thread::sleep(Duration::from_secs(2));
+    settle(&probe);
+    let calls = probe.finish()?;
+    drop(actor);
+    let gibibytes = bytes as f64 / f64::from(1 << 30);
+    Ok(vec![
+        Finding::reported("size of the file", gibibytes, "GiB"),
+        Finding::at_most("longest wait of another's call, for each GiB", calls.most_ms() / gibibytes, "ms", 25.0),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
+pub(super) fn pipelined_calls(stage: &Stage) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts()?;
+    let act = ActArguments::new(Role::Calls, &pair.a.socket).times(64);
+    let calls = calls_beside(&mut pair.a, &act, Duration::from_secs(5))?;
+    Ok(vec![
+        Finding::reported("another's call, median", calls.permille_ms(500), "ms"),
+        silent("64 sessions, 16 calls each", calls.most_ms()),
+    ])
+}
+
+pub(super) fn neighbor_change(stage: &Stage) -> Result<Vec<Finding>> {
+    let config = "[limits.client]\nqps = 4096\n";
+    let mut pair = stage.hosts_with(config)?;
+    let act = ActArguments::new(Role::IdleQueuePairs, &pair.a.socket).times(4096);
+    let actor = Actor::start(&act)?;
+    let count = actor.number(Duration::from_secs(120))?;
+    let probe = ControlProbe::start(&pair.a.socket)?;
+    thread::sleep(Duration::from_millis(100));
+    for last in 1..=10 {
+        set_neighbor(&pair, last)?;
+        thread::sleep(Duration::from_millis(200));
+    }
+    settle(&probe);
+    let calls = probe.finish()?;
+    drop(actor);
+    Ok(vec![
+        Finding::reported("connected queue pairs", count, ""),
+        Finding::at_most("longest wait of another's call", calls.most_ms(), "ms", 50.0),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
+fn set_neighbor(pair: &HostPair, last: u8) -> Result<()> {
+    let (peer, mac) = (pair.b.address.to_string(), format!("02:00:00:00:00:{last:02x}"));
+    let arguments =
+        ["-n", &pair.a.space, "neighbor", "replace", &peer, "lladdr", &mac, "dev", INTERFACE, "nud", "permanent"];
+    run("ip", &arguments).map(drop)
+}
+
+pub(super) fn log_budget(stage: &Stage) -> Result<Vec<Finding>> {
+    let pair = stage.hosts()?;
+    let noisy = Actor::ready(&ActArguments::new(Role::Faults, &pair.a.socket).times(u32::MAX))?;
+    thread::sleep(Duration::from_millis(500));
+    let mut quiet = Vec::new();
+    // In several seconds, since a budget is one of a second.
+    for _ in 0..3 {
+        let actor = Actor::ready(&ActArguments::new(Role::Faults, &pair.a.socket).by(1).times(1))?;
+        actor.line(Duration::from_secs(20))?;
+        quiet.push(actor.pid());
+        thread::sleep(Duration::from_millis(700));
+    }
+    drop(noisy);
+    thread::sleep(Duration::from_millis(300));
+    let log = pair.a.log_text();
+    let of_quiet = |line: &&str| line.contains(&format!("uid={}", FIRST_UID + 1)) && line.contains("its fault");
+    let seen = log.lines().filter(of_quiet).count();
+    Ok(vec![
+        Finding::reported(
+            "log lines of the noisy user",
+            log.lines().filter(|line| line.contains(&format!("uid={FIRST_UID} "))).count() as f64,
+            "",
+        ),
+        Finding::at_least(
+            format!("faults of another user in the log, of {}", quiet.len()),
+            seen as f64,
+            "",
+            quiet.len() as f64,
+        ),
+    ])
+}

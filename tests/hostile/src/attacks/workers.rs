@@ -1,0 +1,96 @@
+//! Work of a worker that a client can make long.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use roced_client::ServiceType;
+
+use crate::{
+    actor::{ActArguments, Actor},
+    acts::Role,
+    finding::Finding,
+    process::processor_time,
+    stage::{FAIR_PERCENT, Stage, free_memory, transfer},
+    victim::Victim,
+};
+
+/// Figures of a transfer of small messages, one at a time, beside `act`.
+fn messages_beside(stage: &Stage, act: Role, count: u32, bytes: u64, time: Duration) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts()?;
+    let mut victim = Victim::start(&transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1))?;
+    victim.measure(Duration::from_millis(500));
+    let alone = victim.measure(time);
+    let actor = Actor::ready(&ActArguments { bytes, ..ActArguments::new(act, &pair.a.socket).times(count) })?;
+    victim.measure(Duration::from_millis(300));
+    let before = processor_time(actor.pid())?;
+    let beside = victim.measure(time);
+    let spent = processor_time(actor.pid()).unwrap_or(before).saturating_sub(before);
+    drop(actor);
+    let ended = beside.ended.is_some();
+    drop(victim);
+    let share = beside.messages as f64 / alone.messages as f64 * 100.0;
+    Ok(vec![
+        Finding::reported("messages a second alone", alone.messages as f64 / time.as_secs_f64(), "1/s"),
+        Finding::reported("processor time of the attacker", spent.as_secs_f64() / time.as_secs_f64() * 100.0, "%"),
+        Finding::at_least("messages beside, of those alone", share, "%", FAIR_PERCENT),
+        Finding::reported("message alone, p99", alone.latencies.permille_ms(990), "ms"),
+        Finding::reported("message beside, p99", beside.latencies.permille_ms(990), "ms"),
+        Finding::at_most("message beside, longest", beside.latencies.most_ms(), "ms", 100.0),
+        Finding::at_most(
+            "wrong or lost messages, lost connections",
+            (beside.wrong + beside.lost + u64::from(ended)) as f64,
+            "",
+            0.0,
+        ),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
+pub(super) fn shared_ring(stage: &Stage) -> Result<Vec<Finding>> {
+    messages_beside(stage, Role::SharedRing, 1, 0, Duration::from_secs(3))
+}
+
+pub(super) fn bells(stage: &Stage) -> Result<Vec<Finding>> {
+    messages_beside(stage, Role::Bells, 700, 0, Duration::from_secs(3))
+}
+
+pub(super) fn holes(stage: &Stage) -> Result<Vec<Finding>> {
+    let bytes = (free_memory()? / 4).min(2 << 30) & !((1 << 21) - 1);
+    messages_beside(stage, Role::Holes, 1, bytes, Duration::from_secs(3))
+}
+
+/// A transfer of one queue pair, beside another user's with 256: its share of the sum.
+pub(super) fn many_queue_pairs(stage: &Stage) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts()?;
+    let mut victim = Victim::start(&transfer(&pair.a, &pair.b, ServiceType::Rc, 8192, 64))?;
+    let time = Duration::from_secs(4);
+    victim.measure(Duration::from_secs(1));
+    let alone = victim.measure(time);
+    let mut findings = vec![Finding::reported("goodput alone", alone.gbit_per_s, "Gbit/s")];
+    let mut equal = f64::NAN;
+    for count in [1, 256] {
+        let act = ActArguments {
+            peer: Some(pair.b.socket.clone()),
+            ..ActArguments::new(Role::ManyQueuePairs, &pair.a.socket)
+        };
+        let actor = Actor::ready(&act.times(count))?;
+        victim.measure(Duration::from_secs(1));
+        let beside = victim.measure(time);
+        drop(actor);
+        // Its queue pairs end meanwhile.
+        victim.measure(Duration::from_secs(2));
+        let p99 = beside.latencies.permille_ms(990);
+        findings.push(Finding::reported(format!("goodput beside {count} queue pairs"), beside.gbit_per_s, "Gbit/s"));
+        findings.push(Finding::reported(format!("message beside {count} queue pairs, p99"), p99, "ms"));
+        if count == 1 {
+            equal = beside.gbit_per_s;
+        } else {
+            let share = beside.gbit_per_s / equal * 100.0;
+            findings.push(Finding::at_least("goodput beside 256, of that beside one equal", share, "%", 80.0));
+        }
+        findings.push(Finding::at_most(format!("wrong messages beside {count}"), beside.wrong as f64, "", 0.0));
+    }
+    drop(victim);
+    findings.push(Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0));
+    Ok(findings)
+}
