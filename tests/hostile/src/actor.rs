@@ -91,6 +91,8 @@ impl Actor {
         ] {
             command.arg(option).arg(value.to_string());
         }
+        // The end of a hostile program is no news.
+        command.env("RUST_BACKTRACE", "0");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting a program")?;
         let stdout = child.stdout.take().context("its output")?;
         let stdin = child.stdin.take();

@@ -79,6 +79,7 @@ pub(crate) fn become_user(uid: u32, gid: u32) -> Result<()> {
         setresgid(gid, gid, gid)?;
         setresuid(uid, uid, uid)?;
     }
-    // Last, since a change of user clears it.
+    // Last, since a change of user clears both.
+    prctl::set_dumpable(true).context("PR_SET_DUMPABLE")?;
     prctl::set_pdeathsig(Signal::SIGKILL).context("PR_SET_PDEATHSIG")
 }

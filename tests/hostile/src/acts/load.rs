@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::Result;
 use roced_abi::{
-    control::{AllocPd, CreateQp, CreateSrq, CreateSrqRequest, DestroyQp, DestroySrq, Handle, Nothing, QuerySrq},
+    control::{
+        AllocPd, CreateQp, CreateSrq, CreateSrqRequest, DestroyQp, DestroySrq, Handle, ModifySrq, ModifySrqRequest,
+        Nothing,
+    },
     doorbell::DOORBELL_PAGE_BYTES,
 };
 
@@ -33,7 +36,7 @@ pub(super) fn shared_ring(arguments: &ActArguments) -> Result<()> {
         // Zeros are receives without memory.
         ring.half(0).store(srq.wrs, Ordering::Release);
         let handle = Handle { handle: srq.srqn };
-        session.client.call::<QuerySrq>(handle)?;
+        session.client.call::<ModifySrq>(ModifySrqRequest { srqn: srq.srqn, limit: srq.wrs })?;
         session.client.call::<DestroySrq>(handle)?;
         rounds += 1;
         if rounds == 1 {

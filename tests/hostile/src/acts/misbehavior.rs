@@ -301,9 +301,12 @@ pub(super) fn random_life(arguments: &ActArguments) -> Result<()> {
     let mut random = Seeded::new(arguments.seed);
     say("ready")?;
     loop {
-        match random.below(3) {
-            0 => honest_life(arguments, &mut random)?,
-            _ => raw_life(arguments, &mut random)?,
+        let life = match random.below(3) {
+            0 => honest_life(arguments, &mut random),
+            _ => raw_life(arguments, &mut random),
+        };
+        if let Err(error) = life {
+            return say(&format!("ended {error:#}"));
         }
     }
 }

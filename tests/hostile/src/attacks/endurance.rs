@@ -82,15 +82,21 @@ fn objects(host: &Host) -> Result<[u64; 2]> {
 }
 
 /// Lives of clients that end by SIGKILL after a random time of random operations.
-fn kill_clients(stage: &Stage, host: &Host, count: u32) -> Result<()> {
+/// Returns the number of those that have ended by themselves.
+fn kill_clients(stage: &Stage, host: &Host, count: u32) -> Result<u32> {
     let mut random = Seeded::new(stage.seed);
+    let mut ended = 0;
     for round in 0..count {
         let arguments = ActArguments::new(Role::RandomLife, &host.socket).by(round % 3);
         let actor = Actor::ready(&ActArguments { seed: random.next(), ..arguments })?;
         thread::sleep(Duration::from_micros(random.below(15_000)));
+        if let Ok(why) = actor.line(Duration::ZERO) {
+            eprintln!("client-kills: client {round} has {why}");
+            ended += 1;
+        }
         drop(actor);
     }
-    Ok(())
+    Ok(ended)
 }
 
 pub(super) fn client_kills(stage: &Stage) -> Result<Vec<Finding>> {
@@ -100,13 +106,14 @@ pub(super) fn client_kills(stage: &Stage) -> Result<Vec<Finding>> {
     thread::sleep(Duration::from_secs(3));
     let (before, objects_before) = (pair.a.holdings()?, objects(&pair.a)?);
     let count = stage.rounds(100, 1000);
-    kill_clients(&Stage { seed: stage.seed + 1, ..stage.clone() }, &pair.a, count)?;
+    let ended = kill_clients(&Stage { seed: stage.seed + 1, ..stage.clone() }, &pair.a, count)?;
     let after = holdings_at_rest(&pair.a, &before)?;
     let objects_after = objects(&pair.a)?;
     let more = |of: fn(&Holdings) -> u64| of(&after) as f64 - of(&before) as f64;
     let mebibytes = |of: fn(&Holdings) -> u64| more(of) / f64::from(1 << 20);
     Ok(vec![
         Finding::reported("clients killed", count.into(), ""),
+        Finding::at_most("clients that ended by themselves", ended.into(), "", 0.0),
         Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
         Finding::at_most("sessions that stay", objects_after[0] as f64 - objects_before[0] as f64, "", 0.0),
         Finding::at_most("queue pairs that stay", objects_after[1] as f64 - objects_before[1] as f64, "", 0.0),
