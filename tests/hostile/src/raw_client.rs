@@ -70,6 +70,9 @@ pub(crate) struct RawQp {
     pub(crate) layout: QpLayout,
 }
 
+/// Reply to a call with its descriptors, or a refusal.
+pub(crate) type RawReply<R> = Result<(R, Vec<OwnedFd>), RawRefusal>;
+
 /// A refusal: its status and detail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawRefusal {
@@ -137,7 +140,7 @@ impl RawClient {
     }
 
     /// The reply to a call, with events skipped.
-    pub(crate) fn finish<C: Call>(&mut self) -> Result<Result<(C::Reply, Vec<OwnedFd>), RawRefusal>> {
+    pub(crate) fn finish<C: Call>(&mut self) -> Result<RawReply<C::Reply>> {
         loop {
             let received = self.receive(MsgFlags::empty()).context("waiting for a reply")?;
             let (message, fds) = received.context("the daemon has ended the session")?;
@@ -155,11 +158,7 @@ impl RawClient {
     }
 
     /// Makes a call with descriptors beside it.
-    pub(crate) fn attempt<C: Call>(
-        &mut self,
-        request: C::Request,
-        fds: &[RawFd],
-    ) -> Result<Result<(C::Reply, Vec<OwnedFd>), RawRefusal>> {
+    pub(crate) fn attempt<C: Call>(&mut self, request: C::Request, fds: &[RawFd]) -> Result<RawReply<C::Reply>> {
         self.begin::<C>(&request, fds)?;
         self.finish::<C>()
     }

@@ -14,6 +14,7 @@ use roced_abi::{
     },
     doorbell::DOORBELL_PAGE_BYTES,
 };
+use roced_types::SGE_MAX;
 
 use super::{
     objects::{LARGEST, with_queues},
@@ -28,7 +29,7 @@ const CALLS: u32 = 16;
 pub(super) fn shared_ring(arguments: &ActArguments) -> Result<()> {
     let mut session = RawSession::open(&arguments.socket)?;
     let (pd, _) = session.client.call::<AllocPd>(Nothing {})?;
-    let request = CreateSrqRequest { pd: pd.handle, wrs: LARGEST, sges: 1 };
+    let request = CreateSrqRequest { pd: pd.handle, wrs: LARGEST, sges: SGE_MAX };
     let mut rounds = 0_u64;
     loop {
         let (srq, fds) = session.client.call::<CreateSrq>(request)?;

@@ -20,6 +20,12 @@ fn messages_beside(stage: &Stage, act: Role, count: u32, bytes: u64, time: Durat
     let mut victim = Victim::start(&transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1))?;
     victim.measure(Duration::from_millis(500));
     let alone = victim.measure(time);
+    let equal_act =
+        ActArguments { peer: Some(pair.b.socket.clone()), ..ActArguments::new(Role::ManyQueuePairs, &pair.a.socket) };
+    let equal_actor = Actor::ready(&equal_act.by(1))?;
+    let equal = victim.measure(time);
+    drop(equal_actor);
+    victim.measure(Duration::from_millis(500));
     let actor = Actor::ready(&ActArguments { bytes, ..ActArguments::new(act, &pair.a.socket).times(count) })?;
     victim.measure(Duration::from_millis(300));
     let before = processor_time(actor.pid())?;
@@ -28,13 +34,21 @@ fn messages_beside(stage: &Stage, act: Role, count: u32, bytes: u64, time: Durat
     drop(actor);
     let ended = beside.ended.is_some();
     drop(victim);
+    let p99 = beside.latencies.permille_ms(990);
     let share = beside.messages as f64 / alone.messages as f64 * 100.0;
     Ok(vec![
         Finding::reported("messages a second alone", alone.messages as f64 / time.as_secs_f64(), "1/s"),
         Finding::reported("processor time of the attacker", spent.as_secs_f64() / time.as_secs_f64() * 100.0, "%"),
         Finding::at_least("messages beside, of those alone", share, "%", FAIR_PERCENT),
         Finding::reported("message alone, p99", alone.latencies.permille_ms(990), "ms"),
-        Finding::reported("message beside, p99", beside.latencies.permille_ms(990), "ms"),
+        Finding::reported("message beside one equal, p99", equal.latencies.permille_ms(990), "ms"),
+        Finding::reported("message beside, p99", p99, "ms"),
+        Finding::at_most(
+            "message beside, p99, of that beside one equal",
+            p99 / equal.latencies.permille_ms(990),
+            "times",
+            3.0,
+        ),
         Finding::at_most("message beside, longest", beside.latencies.most_ms(), "ms", 100.0),
         Finding::at_most(
             "wrong or lost messages, lost connections",
