@@ -33,6 +33,20 @@ pub(crate) enum Role {
     UntouchedMemory,
     /// Send from many queue pairs.
     ManyQueuePairs,
+    /// Send messages of 64 bytes.
+    SmallMessages,
+    /// Send messages of many bytes.
+    HugeMessages,
+    /// Have the peer read.
+    PeerReads,
+    /// Have the peer use atomic operations.
+    Atomics,
+    /// Send, and reap no completion.
+    NeverReaps,
+    /// Post requests that fail.
+    PostsErrors,
+    /// Register and deregister memory.
+    Registers,
     /// Post whole rings of shared receives.
     SharedRing,
     /// Ring all bells of many sessions.
@@ -85,6 +99,13 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::UntouchedMemory => memory::untouched(arguments),
         Role::Holes => memory::holes(arguments),
         Role::ManyQueuePairs => traffic::many_queue_pairs(arguments),
+        Role::SmallMessages => traffic::small_messages(arguments),
+        Role::HugeMessages => traffic::huge_messages(arguments),
+        Role::PeerReads => traffic::peer_reads(arguments),
+        Role::Atomics => traffic::atomics(arguments),
+        Role::NeverReaps => traffic::never_reaps(arguments),
+        Role::PostsErrors => traffic::posts_errors(arguments),
+        Role::Registers => traffic::registers(arguments),
         Role::SharedRing => load::shared_ring(arguments),
         Role::Bells => load::bells(arguments),
         Role::Calls => load::calls(arguments),

@@ -80,6 +80,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         about: "256 queue pairs of one user beside one of another",
         run: workers::many_queue_pairs,
     },
+    Attack {
+        name: "aggressors",
+        about: "a transfer beside one aggressor of each kind, of another user",
+        run: workers::aggressors,
+    },
     Attack { name: "shared-ring", about: "whole rings of shared receives", run: workers::shared_ring },
     Attack { name: "foreign-bells", about: "all bells of many sessions without queue pairs", run: workers::bells },
     Attack { name: "punched-holes", about: "holes punched in memory that is written to", run: workers::holes },

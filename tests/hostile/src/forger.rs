@@ -231,3 +231,42 @@ fn send_all(socket: &OwnedFd, frames: &[Vec<u8>]) -> Result<usize> {
         Err(error) => Err(error).context("sendmmsg"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use roced_transport::wire::{opcode, parse};
+
+    use super::*;
+
+    #[test]
+    fn forged_frames_are_right_but_for_their_origin() {
+        let gid = |last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, last];
+        let forgery = Forgery {
+            space: String::new(),
+            macs: [[2; 6], [4; 6]],
+            gids: [gid(2), gid(1)],
+            opcodes: vec![opcode::RC_SEND_ONLY, opcode::RC_WRITE_ONLY, opcode::RC_ACK, opcode::UD_SEND_ONLY],
+            qpn: QpnGuess::Known(0x12_3456),
+            port: None,
+            psn: (0xab_0000, 0xffff),
+            payload_bytes: 64,
+            qkey: 1,
+            source_qpn: 2,
+            frames: None,
+            seed: 1,
+        };
+        let (mut random, mut frame) = (Seeded::new(1), Vec::new());
+        for _ in 0..200 {
+            forgery.frame(&mut random, &mut frame).expect("a frame");
+            let pieces = [&frame[..]];
+            let packet = parse(&pieces).expect("all lengths agree");
+            packet.check_integrity().expect("a right ICRC");
+            assert_eq!((packet.source, packet.destination), (gid(2), gid(1)));
+            assert_eq!((packet.bth.dest_qpn.get(), packet.bth.psn.get() >> 16), (0x12_3456, 0xab));
+            if packet.info.payload {
+                let payload: Vec<u8> = packet.payload().flatten().copied().collect();
+                assert!(payload.starts_with(MARK) && payload.len() == 64, "{payload:?}");
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     io::{IoSlice, IoSliceMut},
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     cmsg_space,
     errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         socket::{
             AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
@@ -129,6 +130,13 @@ impl RawClient {
         }
         let length = received.bytes;
         Ok((length > 0).then_some((message, fds)))
+    }
+
+    /// Waits until there is something to receive, for `time` at most.
+    pub(crate) fn wait_for_reply(&self, time: Duration) {
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
+        // A time that is up shows at the next receive.
+        let _ = poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
     /// Sends the request of a call; returns its sequence number.

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -21,8 +21,9 @@ use nix::{
 use roced_abi::{
     VERSION,
     control::{
-        AllocMemory, AllocPd, BODY_BYTES, Call as _, CreateCq, CreateQp, DestroyQp, DeviceName, Handle, Hello,
-        HelloRequest, MAGIC, MESSAGE_BYTES, MapMemory, MemoryRequest, Message, ModifyQp, Nothing, OpenCm, OpenDevice,
+        AllocMemory, AllocPd, BODY_BYTES, Call as _, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, CreateSrq,
+        CreateSrqRequest, DestroyQp, DeviceName, Handle, Hello, HelloRequest, MAGIC, MESSAGE_BYTES, MapMemory,
+        MemoryRequest, Message, ModifyQp, Nothing, OpenCm, OpenDevice,
     },
 };
 use roced_client::{Access, Completion, Device, RecvRequest, SendRequest};
@@ -97,9 +98,13 @@ struct Misbehaving<'a> {
     client: Option<RawClient>,
     /// Numbers of objects, as replies named them.
     numbers: Vec<u32>,
+    /// Those of protection domains, and of completion queues.
+    pds: Vec<u32>,
+    cqs: Vec<u32>,
     files: Vec<OwnedFd>,
     scribbled: Scribbled,
     ended: u64,
+    files_scribbled: u64,
 }
 
 impl<'a> Misbehaving<'a> {
@@ -111,13 +116,27 @@ impl<'a> Misbehaving<'a> {
             vec![memfd, read, write, std::fs::File::open("/")?.into(), std::fs::File::open("/proc/self/mem")?.into()];
         let random = Seeded::new(seed);
         let scribbled = Scribbled::start(seed ^ 0x5c21_bb1e);
-        Ok(Self { path, random, client: None, numbers: vec![0], files, scribbled, ended: 0 })
+        Ok(Self {
+            path,
+            random,
+            client: None,
+            numbers: vec![0],
+            pds: vec![0],
+            cqs: vec![0],
+            files,
+            scribbled,
+            ended: 0,
+            files_scribbled: 0,
+        })
     }
 
     /// A message that is right in its form.
     fn valid(&mut self) -> Message {
-        let op = match self.random.below(8) {
+        let op = match self.random.below(12) {
             0 => CreateQp::OP,
+            4 => CreateSrq::OP,
+            5 => AllocMemory::OP,
+            6 => AllocPd::OP,
             1 => ModifyQp::OP,
             2 => CreateCq::OP,
             3 => MapMemory::OP,
@@ -134,7 +153,36 @@ impl<'a> Misbehaving<'a> {
             };
             field.copy_from_slice(&value.to_ne_bytes());
         }
+        if !self.random.once_in(4) {
+            self.make_likely(&mut message);
+        }
         message
+    }
+
+    /// Numbers with which a call that makes an object nearly always succeeds.
+    fn make_likely(&mut self, message: &mut Message) {
+        let size = 1 << self.random.below(9);
+        let (pd, cq) = (self.random.of(&self.pds), self.random.of(&self.cqs));
+        let mut put = |bytes: &[u8]| message.body[..bytes.len()].copy_from_slice(bytes);
+        match message.header.op {
+            CreateCq::OP => put(CreateCqRequest { entries: size, channel: 0 }.as_bytes()),
+            AllocMemory::OP => put(MemoryRequest { bytes: u64::from(size) << 12 }.as_bytes()),
+            CreateSrq::OP => put(CreateSrqRequest { pd, wrs: size, sges: 2 }.as_bytes()),
+            CreateQp::OP => put(CreateQpRequest {
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                service: 2 + size % 3,
+                send_wrs: size,
+                recv_wrs: size,
+                send_sges: 2,
+                recv_sges: 2,
+                inline_bytes: 64,
+                ..CreateQpRequest::default()
+            }
+            .as_bytes()),
+            _ => {}
+        }
     }
 
     /// Bytes of the beginning of a session, nearly always in order.
@@ -160,7 +208,7 @@ impl<'a> Misbehaving<'a> {
             drop(client.begin::<AllocPd>(&Nothing {}, &[]));
         }
         drop(client.begin::<AllocMemory>(&MemoryRequest { bytes: 8192 }, &[]));
-        self.numbers = vec![0];
+        (self.numbers, self.pds, self.cqs) = (vec![0], vec![0], vec![0]);
         self.client = Some(client);
     }
 
@@ -197,25 +245,39 @@ impl<'a> Misbehaving<'a> {
             }
             _ => Vec::new(),
         };
-        let Some(client) = &self.client else { return };
-        let sent = client.send_bytes(&bytes, &fds, MsgFlags::MSG_DONTWAIT);
-        self.take_replies(sent);
+        let begin = Instant::now();
+        loop {
+            let Some(client) = &self.client else { return };
+            let sent = client.send_bytes(&bytes, &fds, MsgFlags::MSG_DONTWAIT);
+            if sent.is_ok() && !self.random.once_in(8) {
+                // A client that is far ahead has closed its session before the daemon sees it.
+                client.wait_for_reply(Duration::from_millis(20));
+            }
+            self.take_replies(sent);
+            // The daemon is behind: as long as it is alive, it takes the message soon.
+            if sent != Err(Errno::EAGAIN) || begin.elapsed() > Duration::from_secs(10) {
+                return;
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
     }
 
     fn take_replies(&mut self, sent: Result<(), Errno>) {
         let mut gone = matches!(sent, Err(errno) if errno != Errno::EAGAIN);
-        if sent == Err(Errno::EAGAIN) {
-            // The daemon is behind: as long as it is alive it takes messages again.
-            thread::sleep(Duration::from_micros(200));
-        }
         while let Some(client) = &self.client {
             match client.receive(MsgFlags::MSG_DONTWAIT) {
                 Ok(Some((message, fds))) => {
                     if message.header.status == 0 {
                         let number: u32 = message.body::<Handle>().handle;
+                        match message.header.op {
+                            AllocPd::OP => self.pds.push(number),
+                            CreateCq::OP => self.cqs.push(number),
+                            _ => {}
+                        }
                         let at = self.random.below(64) as usize;
                         if self.numbers.len() <= at { self.numbers.push(number) } else { self.numbers[at] = number }
                     }
+                    self.files_scribbled += fds.len() as u64;
                     for file in &fds {
                         self.scribbled.add(file, &mut self.random);
                     }
@@ -241,7 +303,9 @@ pub(super) fn misbehave(arguments: &ActArguments) -> Result<()> {
     for _ in 0..arguments.count {
         client.step();
     }
-    say(&format!("sessions {} done {}", client.ended, arguments.count))?;
+    say(&format!("ended {}", client.ended))?;
+    say(&format!("scribbled {}", client.files_scribbled))?;
+    say(&format!("done {}", arguments.count))?;
     wait()
 }
 

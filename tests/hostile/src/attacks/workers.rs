@@ -108,3 +108,55 @@ pub(super) fn many_queue_pairs(stage: &Stage) -> Result<Vec<Finding>> {
     findings.push(Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0));
     Ok(findings)
 }
+
+/// A transfer beside one aggressor of another user after the other: its share and its p99, of those
+/// beside an equal.
+pub(super) fn aggressors(stage: &Stage) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts()?;
+    let bytes = u64::from(stage.rounds(256, 1536)) << 20;
+    let kinds = [
+        ("an equal", Role::ManyQueuePairs, 1),
+        ("1,000 queue pairs", Role::ManyQueuePairs, 1000),
+        ("64-byte messages", Role::SmallMessages, 1),
+        ("huge messages", Role::HugeMessages, 1),
+        ("READs of the peer", Role::PeerReads, 1),
+        ("atomic operations of the peer", Role::Atomics, 1),
+        ("completions never reaped", Role::NeverReaps, 1),
+        ("requests that fail", Role::PostsErrors, 1),
+        ("registrations", Role::Registers, 1),
+        ("control calls", Role::Calls, 16),
+    ];
+    let mut victim = Victim::start(&transfer(&pair.a, &pair.b, ServiceType::Rc, 8192, 64))?;
+    victim.measure(Duration::from_secs(1));
+    let mut findings = Vec::new();
+    let mut equal: Option<[f64; 2]> = None;
+    for (text, role, count) in kinds {
+        let peer = Some(pair.b.socket.clone());
+        let act = ActArguments { peer, bytes, ..ActArguments::new(role, &pair.a.socket).times(count) };
+        let mut actor = Actor::ready(&act)?;
+        victim.measure(Duration::from_millis(500));
+        let beside = victim.measure(Duration::from_secs(3));
+        let was_there = actor.is_alive();
+        drop(actor);
+        victim.measure(Duration::from_secs(1));
+        let figures = [beside.gbit_per_s, beside.latencies.permille_ms(990)];
+        let name = |figure: &str| format!("beside {text}: {figure}");
+        if let Some([goodput, p99]) = equal {
+            let share = figures[0] / goodput * 100.0;
+            findings.push(Finding::at_least(name("goodput, of that beside an equal"), share, "%", 80.0));
+            findings.push(Finding::at_most(name("p99, of that beside an equal"), figures[1] / p99, "times", 3.0));
+        } else {
+            findings.push(Finding::reported(name("goodput"), figures[0], "Gbit/s"));
+            findings.push(Finding::reported(name("p99"), figures[1], "ms"));
+            equal = Some(figures);
+        }
+        let broken = beside.wrong + beside.lost + u64::from(beside.ended.is_some());
+        findings.push(Finding::at_most(name("wrong or lost messages, lost connections"), broken as f64, "", 0.0));
+        if !was_there {
+            eprintln!("aggressors: {text}: the aggressor has ended");
+        }
+    }
+    drop(victim);
+    findings.push(Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0));
+    Ok(findings)
+}
