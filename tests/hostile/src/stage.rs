@@ -13,7 +13,7 @@ use crate::{
     actor::{ActArguments, Actor},
     latency::{ControlProbe, Latencies},
     network::{Host, HostPair},
-    victim::{Transfer, TransferFigures, Victim},
+    victim::Transfer,
 };
 
 /// Longest wait of a call of another program, ms. The machine itself adds some when it is busy.
@@ -96,27 +96,6 @@ pub(crate) fn settle(probe: &ControlProbe) {
 pub(crate) fn last_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(5)..].join("\n")
-}
-
-/// Figures of a transfer alone, and beside `act`.
-pub(crate) fn transfer_beside(
-    pair: &mut HostPair,
-    transfer: &Transfer,
-    act: &ActArguments,
-    time: Duration,
-) -> Result<[TransferFigures; 2]> {
-    let mut victim = Victim::start(transfer)?;
-    victim.measure(Duration::from_millis(500));
-    let alone = victim.measure(time);
-    let actor = Actor::ready(act)?;
-    victim.measure(Duration::from_millis(300));
-    let beside = victim.measure(time);
-    drop(actor);
-    drop(victim);
-    if !pair.a.is_alive() {
-        anyhow::bail!("the daemon has ended: {}", last_lines(&pair.a.log_text()));
-    }
-    Ok([alone, beside])
 }
 
 /// Free memory of this machine, bytes.

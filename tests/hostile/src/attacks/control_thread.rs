@@ -3,15 +3,15 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use roced_client::ServiceType;
 
+use super::workers::messages_beside;
 use crate::{
     actor::{ActArguments, Actor, FIRST_UID},
     acts::Role,
     finding::Finding,
     latency::ControlProbe,
     network::{HostPair, INTERFACE, run},
-    stage::{FAIR_PERCENT, SILENCE_MS, Stage, calls_beside, free_memory, settle, transfer, transfer_beside},
+    stage::{SILENCE_MS, Stage, calls_beside, free_memory, settle},
 };
 
 fn silence(stage: &Stage, act: Role, count: u32, bytes: u64, seconds: u64) -> Result<(f64, f64)> {
@@ -47,21 +47,9 @@ pub(super) fn long_wait_queues(stage: &Stage) -> Result<Vec<Finding>> {
         Finding::reported(format!("{entries} epoll entries at a session: another's call, p99"), p99, "ms"),
         silent(&format!("{entries} epoll entries at a session"), most),
     ];
-    let mut pair = stage.hosts()?;
-    let ping = transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1);
-    let act = ActArguments::new(Role::WaitQueueChannel, &pair.a.socket).times(entries);
-    let [alone, beside] = transfer_beside(&mut pair, &ping, &act, Duration::from_secs(3))?;
-    let name = |text: &str| format!("{entries} epoll entries at a channel: {text}");
-    findings.push(Finding::reported(name("another's message alone, p99"), alone.latencies.permille_ms(990), "ms"));
-    findings.push(Finding::reported(name("beside, median"), beside.latencies.permille_ms(500), "ms"));
-    // On a busy machine a program waits for its core; a walk of the queue takes longer.
-    findings.push(Finding::at_most(name("beside, p99"), beside.latencies.permille_ms(990), "ms", 2.0));
-    findings.push(Finding::at_least(
-        name("messages, of those alone"),
-        beside.messages as f64 / alone.messages as f64 * 100.0,
-        "%",
-        FAIR_PERCENT,
-    ));
+    let beside = messages_beside(stage, Role::WaitQueueChannel, entries, 0, Duration::from_secs(3))?;
+    findings
+        .extend(beside.into_iter().map(|finding| Finding { text: format!("channel: {}", finding.text), ..finding }));
     Ok(findings)
 }
 

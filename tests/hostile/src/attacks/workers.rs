@@ -15,7 +15,13 @@ use crate::{
 };
 
 /// Figures of a transfer of small messages, one at a time, beside `act`.
-fn messages_beside(stage: &Stage, act: Role, count: u32, bytes: u64, time: Duration) -> Result<Vec<Finding>> {
+pub(super) fn messages_beside(
+    stage: &Stage,
+    act: Role,
+    count: u32,
+    bytes: u64,
+    time: Duration,
+) -> Result<Vec<Finding>> {
     let mut pair = stage.hosts()?;
     let mut victim = Victim::start(&transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1))?;
     victim.measure(Duration::from_millis(500));
