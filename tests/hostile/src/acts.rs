@@ -7,6 +7,8 @@ mod misbehavior;
 mod objects;
 mod traffic;
 
+pub(crate) use self::objects::with_queues;
+
 use std::io::{self, Read as _, Write as _};
 
 use anyhow::Result;

@@ -45,6 +45,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         run: wire::blind_answers,
     },
     Attack {
+        name: "guessed-numbers",
+        about: "queue pair numbers of new sessions, as a hostile peer guesses them",
+        run: wire::guessed_numbers,
+    },
+    Attack {
         name: "own-address-from-wire",
         about: "frames from the wire whose source is this host's own address",
         run: wire::own_address,

@@ -22,7 +22,7 @@ pub(super) const LARGEST: u32 = 32_768;
 
 /// A request for a queue pair with queues of `wrs`, with a protection domain and a completion queue
 /// of its own.
-pub(super) fn with_queues(session: &mut RawSession, wrs: u32) -> Result<CreateQpRequest> {
+pub(crate) fn with_queues(session: &mut RawSession, wrs: u32) -> Result<CreateQpRequest> {
     let (pd, _) = session.client.call::<AllocPd>(Nothing {})?;
     let (cq, _) = session.client.call::<CreateCq>(CreateCqRequest { entries: 16, channel: 0 })?;
     Ok(CreateQpRequest {

@@ -1,6 +1,6 @@
 //! Forged frames.
 
-use std::{thread, time::Duration};
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
 use roced_client::ServiceType;
@@ -11,9 +11,11 @@ use roced_transport::wire::{
 use roced_types::Qpn;
 
 use crate::{
+    acts::with_queues,
     finding::Finding,
     forger::{Forger, Forgery, QpnGuess},
     network::HostPair,
+    raw_client::RawSession,
     stage::{Stage, last_lines, transfer},
     victim::Victim,
 };
@@ -197,5 +199,28 @@ pub(super) fn own_address(stage: &Stage) -> Result<Vec<Finding>> {
         Finding::at_most("local connections lost", f64::from(after.ended.is_some()), "", 0.0),
         Finding::at_least("daemon alive", f64::from(is_alive), "", 1.0),
         Finding::at_least("verified messages afterward", after.messages as f64, "", 1.0),
+    ])
+}
+
+/// Numbers of the first queue pairs of many sessions: the bits that differ among them.
+pub(super) fn guessed_numbers(stage: &Stage) -> Result<Vec<Finding>> {
+    let pair = stage.hosts()?;
+    let mut numbers = Vec::new();
+    for _ in 0..256 {
+        let mut session = RawSession::open(&pair.a.socket)?;
+        let request = with_queues(&mut session, 1)?;
+        let qp = session.queue_pair(request)?.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+        numbers.push(qp.reply.qpn);
+    }
+    // A bit that is random is the same in all with a chance of 2^-255.
+    let varying = numbers.iter().fold(0, |bits, number| bits | number ^ numbers[0]).count_ones();
+    let mut counts = BTreeMap::new();
+    for number in &numbers {
+        *counts.entry(number & 0xff).or_insert(0_u32) += 1;
+    }
+    let most = counts.values().max().copied().unwrap_or(0);
+    Ok(vec![
+        Finding::at_least("bits that vary in numbers of new queue pairs", varying.into(), "bits", 22.0),
+        Finding::at_most("numbers with the same lower 8 bits, of 256", most.into(), "", 16.0),
     ])
 }
