@@ -548,7 +548,8 @@ fn released_memory_is_written_before_and_not_after() {
     let descriptors = [own.as_raw_fd()];
     let message = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None).expect("room");
-    let mut incoming = descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().user(1)).expect("a message");
+    let incoming = descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().user(1)).expect("a message");
+    let mut incoming = incoming.expect("its user has none in closing");
     let copies = CopyThread::new(incoming.descriptors.remove(0)).expect("a thread");
 
     let memories = [Private::of_file(4096), Private::of_file(4096)];

@@ -1,22 +1,36 @@
 //! File descriptors that clients pass.
 //!
-//! A descriptor may be of anything: closing the last one of a socket may linger, and closing one of
-//! a FUSE file waits for an answer of its server, which may be the client. The control thread
-//! therefore closes none itself before it has seen that it is of a tmpfs file.
+//! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a
+//! FUSE file waits for an answer of its server, which may be the client, and closing the last one of
+//! a large file frees its pages. A thread of the user's therefore closes every one. For the same
+//! reason no message is received without room for all of its descriptors: the kernel drops the rest,
+//! in the thread that receives.
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    thread,
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::statfs::{TMPFS_MAGIC, fstatfs},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        statfs::{TMPFS_MAGIC, fstatfs},
+    },
 };
 
 use crate::users::UserAccount;
+
+/// Descriptors of a message, at most: `SCM_MAX_FD` of Linux.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// Of a control message with that many, in words.
+const ROOM_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
 
 /// A descriptor from a client, of any kind.
 #[derive(Debug)]
@@ -31,51 +45,140 @@ pub struct Descriptor {
 pub struct Incoming {
     /// Bytes of it.
     pub length: usize,
-    /// There were more descriptors than we take, or more than this process may have.
-    pub truncated: bool,
-    /// Accompanying descriptors: one where one is accepted, or two, because the room is rounded up.
+    /// The process has too many descriptors open: none of these may be kept.
+    pub exhausted: bool,
+    /// Accompanying descriptors, all of them.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// Receives a message and its descriptors, without waiting. The kernel drops the descriptors for
-/// which there is no room, and all of a user that has too many in closing.
+/// Receives a message and all of its descriptors, without waiting. `None`: there is one, with
+/// descriptors, and too many of its user's wait to be closed; it is to be received later.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Result<Option<Incoming>, Errno> {
+    let socket = socket.as_fd();
+    // Without room for descriptors the kernel tells whether there are some. None is dropped: the
+    // message stays.
+    let (length, has_descriptors) = receive_into(socket, bytes, &mut [], libc::MSG_PEEK)?;
+    // No more of a stream than that was seen.
+    let whole = bytes.len().min(length.max(1));
+    let bytes = &mut bytes[..whole];
+    if !has_descriptors {
+        let (length, _) = receive_into(socket, bytes, &mut [], 0)?;
+        return Ok(Some(Incoming { length, exhausted: false, descriptors: Vec::new() }));
+    }
+    if !user.may_pass_descriptors() || SpareNumbers::held() + DESCRIPTORS_MAX as u64 > SpareNumbers::get().spare {
+        return Ok(None);
+    }
+    let mut room = [0u64; ROOM_WORDS];
+    let (length, _) = SpareNumbers::get().lend(|| receive_into(socket, bytes, &mut room, 0))?;
+    let (usual, mut exhausted) = (SpareNumbers::get().usual, false);
+    let descriptors = descriptors_in(&room).map(|fd| {
+        let is_spare = fd.as_raw_fd() as u64 >= usual;
+        exhausted |= is_spare;
+        Descriptor { fd: Some(fd), user: user.clone() }
+    });
+    let descriptors = descriptors.collect();
+    Ok(Some(Incoming { length, exhausted, descriptors }))
+}
+
+/// Receives a message, and its control messages to `room`: its length, and whether some control
+/// messages had no room.
 ///
 /// A system call of our own, for the library's wrapper forgets the descriptors that there are when
 /// some are missing, and they would stay open.
-pub fn receive(socket: &OwnedFd, bytes: &mut [u8], user: &UserAccount) -> Result<Incoming, Errno> {
-    /// Of a control message with one descriptor, in words.
-    const WORDS: usize = 3;
-    const { assert!(size_of::<[u64; WORDS]>() == size_of::<libc::cmsghdr>() + 8, "a header and a padded descriptor") };
-    let mut room = [0u64; WORDS];
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    room: &mut [u64],
+    flags: i32,
+) -> Result<(usize, bool), Errno> {
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a message header without pointers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
-    if user.may_pass_descriptors() {
-        (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of_val(&room));
+    if !room.is_empty() {
+        (header.msg_control, header.msg_controllen) = (room.as_mut_ptr().cast(), size_of_val(room));
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header names `bytes` and `room` with their lengths, and both live through the
     // call.
     let length = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })?;
-    let mut descriptors = Vec::new();
-    // SAFETY: the kernel filled the header; its control buffer lives and is aligned for its
-    // messages; there is room for one.
-    if let Some(message) = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() }
-        && (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
-    {
-        let count = (message.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<RawFd>();
-        // SAFETY: the message's data, `count` descriptors, follow its header.
-        let all = unsafe { std::slice::from_raw_parts(libc::CMSG_DATA(message).cast::<RawFd>(), count) };
-        descriptors.extend(all.iter().map(|fd| {
-            // SAFETY: the kernel has just created each for this process, and no other code knows of
-            // it.
-            let fd = unsafe { OwnedFd::from_raw_fd(*fd) };
-            Descriptor { fd: Some(fd), user: user.clone() }
-        }));
-    }
     let length = usize::try_from(length).expect("an error was told apart above");
-    Ok(Incoming { length, truncated: header.msg_flags & libc::MSG_CTRUNC != 0, descriptors })
+    Ok((length, header.msg_flags & libc::MSG_CTRUNC != 0))
+}
+
+/// The descriptors that the kernel has written to `room`, which was zero before: a header and they.
+fn descriptors_in(room: &[u64; ROOM_WORDS]) -> impl Iterator<Item = OwnedFd> {
+    const { assert!(size_of::<libc::cmsghdr>() == 16, "two words") };
+    let header: *const libc::cmsghdr = room.as_ptr().cast();
+    // SAFETY: the room is aligned for a header and larger than one; any bytes are one.
+    let libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type, .. } = unsafe { *header };
+    let is_rights = (cmsg_level, cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let bytes = if is_rights { cmsg_len.saturating_sub(size_of::<libc::cmsghdr>()) } else { 0 };
+    let count = (bytes / size_of::<RawFd>()).min(DESCRIPTORS_MAX);
+    (0..count).map(|at| {
+        let word = room[2 + at / 2].to_ne_bytes();
+        let half =
+            if at % 2 == 0 { [word[0], word[1], word[2], word[3]] } else { [word[4], word[5], word[6], word[7]] };
+        // SAFETY: the kernel has just created each for this process, and no other code knows of it.
+        unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(half)) }
+    })
+}
+
+/// Numbers for descriptors that only a message's descriptors get, until they are closed, when all
+/// others are in use: the soft limit of this process is that much lower.
+#[derive(Debug)]
+struct SpareNumbers {
+    /// The limit but for a receive.
+    usual: u64,
+    spare: u64,
+    hard: u64,
+}
+
+/// Descriptors with such a number.
+static SPARE_HELD: AtomicU64 = AtomicU64::new(0);
+
+impl SpareNumbers {
+    fn get() -> &'static Self {
+        static NUMBERS: OnceLock<SpareNumbers> = OnceLock::new();
+        NUMBERS.get_or_init(|| {
+            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+            let spare = (4 * DESCRIPTORS_MAX as u64).min(hard / 4).max(DESCRIPTORS_MAX as u64);
+            let usual = soft.min(hard.saturating_sub(spare));
+            // A limit that cannot be set is as it was: there is less room.
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, usual, hard);
+            Self { usual, spare, hard }
+        })
+    }
+
+    fn held() -> u64 {
+        SPARE_HELD.load(Ordering::Relaxed)
+    }
+
+    /// Does something with these numbers at hand.
+    fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual + self.spare, self.hard);
+        let result = act();
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual, self.hard);
+        result
+    }
+}
+
+/// Closes a descriptor in a thread of its user's.
+fn close_later(fd: OwnedFd, user: &UserAccount) {
+    let is_spare = SpareNumbers::get().usual <= fd.as_raw_fd() as u64;
+    if is_spare {
+        SPARE_HELD.fetch_add(1, Ordering::Relaxed);
+    }
+    let counted = user.begin_closing(1);
+    user.later(move || {
+        drop(fd);
+        drop(counted);
+        if is_spare {
+            SPARE_HELD.fetch_sub(1, Ordering::Relaxed);
+        }
+    });
 }
 
 impl Descriptor {
@@ -100,41 +203,41 @@ impl Descriptor {
         if fstatfs(fd)?.filesystem_type() != TMPFS_MAGIC {
             return Err(Errno::ENODEV);
         }
+        let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
         let fd = self.fd.take().expect("it is there until it is taken or dropped");
-        let mode = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
-        Ok(SharedFile { fd, writable: mode == OFlag::O_RDWR })
+        Ok(SharedFile { fd: Some(fd), user: self.user.clone(), writable: mode == OFlag::O_RDWR })
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let Some(fd) = self.fd.take() else { return };
-        if fcntl(&fd, FcntlArg::F_GET_SEALS).is_ok() {
-            // Shared memory: closing it does not wait.
-            return;
+        if let Some(fd) = self.fd.take() {
+            close_later(fd, &self.user);
         }
-        let counted = self.user.begin_closing();
-        let close = move || {
-            drop(fd);
-            drop(counted);
-        };
-        // Without a thread the closure is dropped here, and closes: it may wait, but there is
-        // nothing else left to do.
-        let _ = thread::Builder::new().name("roced-close".into()).spawn(close);
     }
 }
 
-/// A tmpfs file or memfd of a client.
+/// A tmpfs file or memfd of a client. Closing it may free all of its pages, or very many locks.
 #[derive(Debug)]
 pub struct SharedFile {
-    fd: OwnedFd,
+    /// Gone when it is being closed.
+    fd: Option<OwnedFd>,
+    user: UserAccount,
     /// The client has it open for reading and writing.
     pub(crate) writable: bool,
 }
 
 impl AsFd for SharedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("it is there until it is dropped").as_fd()
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            close_later(fd, &self.user);
+        }
     }
 }
 
@@ -142,6 +245,7 @@ impl AsFd for SharedFile {
 mod tests {
     use std::{
         fs::File,
+        thread,
         time::{Duration, Instant},
     };
 

@@ -13,6 +13,7 @@
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
 //! | `users.rs` | accounts of users |
+//! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `poll_id.rs` | identities of poll iterations |
@@ -22,6 +23,7 @@
 
 pub mod access_log;
 pub mod backing;
+pub(crate) mod chores;
 pub mod client_memory;
 mod copies;
 pub mod descriptor;

@@ -253,7 +253,8 @@ mod tests {
         let rights = [memory.as_raw_fd()];
         let beside = [ControlMessage::ScmRights(&rights)];
         sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(b"x")], &beside, MsgFlags::empty(), None).expect("it goes");
-        let mut incoming = receive(&OwnedFd::from(ours), &mut [0], user).expect("it comes");
+        let incoming = receive(OwnedFd::from(ours), &mut [0], user).expect("it comes");
+        let mut incoming = incoming.expect("few are in closing");
         incoming.descriptors.pop().expect("one")
     }
 

@@ -22,7 +22,9 @@ use nix::{
     errno::Errno,
     sys::{
         eventfd::{EfdFlags, EventFd},
-        socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, setsockopt, socketpair, sockopt},
+        socket::{
+            AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, send, setsockopt, shutdown, socketpair, sockopt,
+        },
     },
 };
 use roced_abi::{
@@ -41,6 +43,7 @@ use super::{
     access_log::touch,
     mapping::{Mapping, Writers},
     quota::Room,
+    users::{SharedFd, UserAccount},
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -245,10 +248,11 @@ impl ArmWord {
 
 /// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to
 /// both sides, so that a client could make our write block; MSG_DONTWAIT on our own end always
-/// holds. And when we die the client's end turns readable by itself.
+/// holds. And when we die the client's end turns readable by itself. It is shut down in the other
+/// direction: nothing can be left in our end.
 #[derive(Debug)]
 pub struct CqChannel {
-    socket: OwnedFd,
+    socket: SharedFd,
 }
 
 impl CqChannel {
@@ -256,14 +260,13 @@ impl CqChannel {
     /// 768 there (a socket buffer, on Linux 6.18), and the kernel doubles the requested size.
     const EVENT_BYTES: usize = 1024;
 
-    /// Makes a channel: ours, and the client's end.
+    /// Makes a channel: ours, and the client's end. Threads of `user` close ours.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn create() -> Result<(Self, OwnedFd), Errno> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        let channel = Self { socket: ours };
+    pub fn create(user: Option<UserAccount>) -> Result<(Self, OwnedFd), Errno> {
+        let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
+        let channel = Self { socket: SharedFd::new(ours, user) };
         channel.make_room(1)?;
         Ok((channel, theirs))
     }
@@ -285,18 +288,30 @@ impl CqChannel {
         let event = ChannelEvent { cqn: cqn.0 };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         !matches!(
-            send(self.socket.as_raw_fd(), event.as_bytes(), flags),
+            send(self.socket.as_fd().as_raw_fd(), event.as_bytes(), flags),
             Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM)
         )
     }
 }
 
+/// A pair of sockets for messages from the first to the second, the client's. The first is shut down
+/// for reading before the client has the second: descriptors that are sent into it would be closed
+/// by the thread that closes it.
+///
+/// # Errors
+/// The kernel's.
+pub fn event_sockets(flags: SockFlag) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    shutdown(ours.as_raw_fd(), Shutdown::Read)?;
+    Ok((ours, theirs))
+}
+
 /// Memory of the kernel for messages that the other end of a socket pair has not received, bytes:
 /// the same for each message of one length. `None` if the kernel does not tell.
-pub fn unread_cost(socket: &OwnedFd) -> Option<u32> {
+pub fn unread_cost(socket: impl AsFd) -> Option<u32> {
     let mut cost: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the kernel writes one integer there.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut cost) };
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut cost) };
     if result == 0 { u32::try_from(cost).ok() } else { None }
 }
 
@@ -311,7 +326,7 @@ pub struct WorkerSession {
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
     /// nor written.
-    pub wake: OwnedFd,
+    pub wake: SharedFd,
 }
 
 /// Makes a session's doorbell page, one for each of `workers` workers. The fds for the client: the
@@ -324,6 +339,7 @@ pub fn new_session(
     workers: u32,
     room: Room,
 ) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
+    let user = room.user();
     let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::Both, room)?;
     let mapping = Arc::new(mapping);
     let mut halves = Vec::new();
@@ -336,6 +352,7 @@ pub fn new_session(
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
+        let wake = SharedFd::new(wake, user.clone());
         halves.push(WorkerSession { session, account: AccountId::default(), doorbells, wake });
     }
     Ok((halves, fd, wakes))
@@ -411,7 +428,7 @@ mod tests {
     }
 
     fn cq_rings(count: u32) -> (Vec<CqRing>, OwnedFd) {
-        let (ours, theirs) = CqChannel::create().expect("a socket pair");
+        let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
         let (cq_rings, _memfd) =
             new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
@@ -475,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_no_events_delays_no_one_and_stays_armed() {
-        let (ours, theirs) = CqChannel::create().expect("a socket pair");
+        let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
         let (mut cq_rings, _memfd) =
@@ -494,7 +511,7 @@ mod tests {
     fn an_event_for_each_completion_queue_fits_a_channel_and_not_many_more() {
         let most = if nix::unistd::getuid().is_root() { 4096 } else { 100 };
         for queues in [1, 3, 100, most] {
-            let (ours, theirs) = CqChannel::create().expect("a socket pair");
+            let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
             ours.make_room(queues).expect("a size");
             let fitting = (0..100_000).take_while(|_| ours.send(CQN)).count();
             assert!(fitting >= queues as usize, "{fitting} events of {queues} queues fit");

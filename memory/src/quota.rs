@@ -11,7 +11,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{mapping::Leftover, sigbus};
+use super::{
+    mapping::Leftover,
+    sigbus,
+    users::{UserAccount, UserAccounts},
+};
 
 /// Default of `vm.max_map_count` in Linux.
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
@@ -29,6 +33,9 @@ struct QuotaState {
     /// Ranges that the kernel would not unmap. They still count, and are tried again before the next
     /// mapping is counted.
     leftovers: Mutex<Vec<Leftover>>,
+    /// Users of which threads unmap their mappings; without any, they are unmapped where they are
+    /// dropped.
+    users: Option<UserAccounts>,
 }
 
 /// Why there is no room; the number is that limit, in mappings.
@@ -60,8 +67,35 @@ impl Quota {
 
     /// Creates a quota of `most` mappings in total and `most_of_a_user` for each user.
     pub fn new(most: u32, most_of_a_user: u32) -> Self {
+        Self::with_threads(most, most_of_a_user, None)
+    }
+
+    /// The same quota of mappings that threads of these users unmap.
+    #[must_use]
+    pub fn unmapped_by(&self, users: UserAccounts) -> Self {
+        let MappingCounts { most, most_of_a_user, .. } = *self.counts();
+        Self::with_threads(most, most_of_a_user, Some(users))
+    }
+
+    fn with_threads(most: u32, most_of_a_user: u32, users: Option<UserAccounts>) -> Self {
         let counts = Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() });
-        Self(Arc::new(QuotaState { counts, leftovers: Mutex::default() }))
+        Self(Arc::new(QuotaState { counts, leftovers: Mutex::default(), users }))
+    }
+
+    /// The account of a user that has threads.
+    pub fn user(&self, uid: u32) -> Option<UserAccount> {
+        self.0.users.as_ref().map(|users| users.user(uid))
+    }
+
+    /// A call of this user may be refused for mappings that its threads are about to unmap.
+    pub fn is_nearly_used(&self, user: &UserAccount) -> bool {
+        self.unmap_leftovers();
+        if user.chores() == 0 {
+            return false;
+        }
+        let counts = self.counts();
+        let of_user = counts.users.get(&user.uid()).copied().unwrap_or(0);
+        of_user + OF_A_COPY_THREAD > counts.most_of_a_user || counts.all + OF_A_COPY_THREAD > counts.most
     }
 
     /// Room for so many mappings of user `uid`.
@@ -96,7 +130,12 @@ impl Quota {
     fn unmap_leftovers(&self) {
         // An unmapped range returns its room after the list is unlocked.
         let all = std::mem::take(&mut *self.leftovers());
-        all.into_iter().for_each(Leftover::unmap);
+        for leftover in all {
+            match leftover.room().user() {
+                Some(user) => user.later(|| leftover.unmap()),
+                None => leftover.unmap(),
+            }
+        }
     }
 }
 
@@ -109,6 +148,11 @@ impl Room {
     /// Room for no mapping, in the same quota.
     pub(crate) fn uncounted(&self) -> Self {
         Self(self.0.as_ref().map(|Taken { quota, uid, .. }| Taken { quota: quota.clone(), uid: *uid, mappings: 0 }))
+    }
+
+    /// The user, if it has threads that unmap.
+    pub(crate) fn user(&self) -> Option<UserAccount> {
+        self.0.as_ref().and_then(|Taken { quota, uid, .. }| quota.user(*uid))
     }
 
     /// Keeps a range that cannot be unmapped now, with its room, for later. A range that counts for

@@ -17,7 +17,7 @@ use std::{
 use roced_types::WORKERS_MAX;
 
 use super::poll_id::PollId;
-use crate::users::{Closing, UserAccount};
+use crate::users::{Closing, OF_A_THREAD, UserAccount};
 
 /// Maximum that can be spent at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);
@@ -149,7 +149,7 @@ pub(crate) struct AbandonedThread {
 impl AbandonedThread {
     pub(crate) fn begin(stall_budget: &Arc<StallBudget>, user: &UserAccount) -> Self {
         stall_budget.given_up.fetch_add(1, Ordering::Relaxed);
-        Self { stall_budget: Arc::clone(stall_budget), _closing: user.begin_closing() }
+        Self { stall_budget: Arc::clone(stall_budget), _closing: user.begin_closing(OF_A_THREAD) }
     }
 }
 

@@ -1,18 +1,23 @@
-//! Accounts of users: descriptors that are being closed, stall budgets.
+//! Accounts of users: threads, descriptors that are being closed, stall budgets.
 
 use std::{
     collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
-use super::stall_budget::StallBudget;
+use super::{chores::Chores, stall_budget::StallBudget};
 
-/// Descriptors of a user that are being closed by threads; beyond that no more are taken from it.
-const CLOSING_PER_USER: u32 = 4;
+/// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
+/// are closed. A message brings 253 at most, so there are some more.
+const CLOSING_PER_USER: u32 = 64;
 
-/// The same of all users together: a bound on threads.
-const CLOSING_OF_ALL: u32 = 64;
+/// The same of all users together: a bound on descriptors. A user that has none may pass some.
+const CLOSING_OF_ALL: u32 = 4096;
+
+/// A thread that does not come back counts as so many descriptors: a user has 4 of them at most.
+pub(crate) const OF_A_THREAD: u32 = CLOSING_PER_USER / 4;
 
 /// Accounts of all users of a daemon. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -24,12 +29,20 @@ struct Accounts {
     closing: Mutex<BTreeMap<u32, u32>>,
     /// By user. Unused ones with their whole budget are forgotten.
     budgets: Mutex<BTreeMap<u32, Arc<StallBudget>>>,
+    /// By user. Those without a thread and an account in use are forgotten.
+    chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
 }
 
 impl UserAccounts {
     /// The account of the user `uid`.
     pub fn user(&self, uid: u32) -> UserAccount {
-        UserAccount { uid, users: self.clone() }
+        let mut all = self.0.chores.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&uid).map(Arc::clone);
+        let chores = known.unwrap_or_else(|| {
+            all.retain(|_, chores| Arc::strong_count(chores) > 1);
+            Arc::clone(all.entry(uid).or_default())
+        });
+        UserAccount { uid, users: self.clone(), chores }
     }
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
@@ -42,14 +55,30 @@ impl UserAccounts {
 pub struct UserAccount {
     uid: u32,
     users: UserAccounts,
+    chores: Arc<Chores>,
 }
 
 impl UserAccount {
+    /// The user.
+    pub const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Has a thread of this user do something that its programs can make long.
+    pub(crate) fn later(&self, chore: impl FnOnce() + Send + 'static) {
+        self.chores.add(chore);
+    }
+
+    /// Chores of this user that its threads have not done.
+    pub fn chores(&self) -> usize {
+        self.chores.count()
+    }
+
     /// True if descriptors may be taken from this user now.
     pub(crate) fn may_pass_descriptors(&self) -> bool {
         let closing = self.users.closing();
         let of_user = closing.get(&self.uid).copied().unwrap_or(0);
-        of_user < CLOSING_PER_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
+        of_user == 0 || of_user < CLOSING_PER_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
     }
 
     /// Descriptors of this user that are being closed.
@@ -57,10 +86,11 @@ impl UserAccount {
         self.users.closing().get(&self.uid).copied().unwrap_or(0)
     }
 
-    /// Counts a descriptor of this user as being closed, for as long as the returned value lives.
-    pub(crate) fn begin_closing(&self) -> Closing {
-        *self.users.closing().entry(self.uid).or_default() += 1;
-        Closing(self.clone())
+    /// Counts that many descriptors of this user as being closed, for as long as the returned value
+    /// lives.
+    pub(crate) fn begin_closing(&self, count: u32) -> Closing {
+        *self.users.closing().entry(self.uid).or_default() += count;
+        Closing { user: self.clone(), count }
     }
 
     /// The stall budget of this user, if half of it is left at least.
@@ -73,17 +103,51 @@ impl UserAccount {
     }
 }
 
-/// A descriptor that is being closed.
+/// Descriptors that are being closed.
 #[derive(Debug)]
-pub(crate) struct Closing(UserAccount);
+pub(crate) struct Closing {
+    user: UserAccount,
+    count: u32,
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let mut closing = self.0.users.closing();
-        let count = closing.get_mut(&self.0.uid).expect("counted when it began");
-        *count -= 1;
+        let mut closing = self.user.users.closing();
+        let count = closing.get_mut(&self.user.uid).expect("counted when it began");
+        *count -= self.count;
         if *count == 0 {
-            closing.remove(&self.0.uid);
+            closing.remove(&self.user.uid);
+        }
+    }
+}
+
+/// A descriptor of ours whose other side a client has: a socket, an eventfd. A thread of the user's
+/// closes it, for the client may have made that long: by descriptors that it left in the socket, by
+/// very many waiters on either.
+#[derive(Debug)]
+pub struct SharedFd {
+    /// Gone when it is being closed.
+    fd: Option<OwnedFd>,
+    user: Option<UserAccount>,
+}
+
+impl SharedFd {
+    /// One of the user, or of the daemon alone, which is closed at once.
+    pub fn new(fd: OwnedFd, user: Option<UserAccount>) -> Self {
+        Self { fd: Some(fd), user }
+    }
+}
+
+impl AsFd for SharedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it is there until it is dropped").as_fd()
+    }
+}
+
+impl Drop for SharedFd {
+    fn drop(&mut self) {
+        if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
+            user.later(move || drop(fd));
         }
     }
 }
@@ -96,11 +160,13 @@ mod tests {
     fn a_user_at_the_limit_of_closing_descriptors_may_pass_no_more() {
         let users = UserAccounts::default();
         let (this, other) = (users.user(1), users.user(2));
-        let mut closing: Vec<_> = (0..CLOSING_PER_USER).map(|_| this.begin_closing()).collect();
+        let mut closing: Vec<_> = (0..CLOSING_PER_USER).map(|_| this.begin_closing(1)).collect();
         assert!(!this.may_pass_descriptors() && other.may_pass_descriptors());
         closing.pop();
         assert!(this.may_pass_descriptors());
-        closing.extend((0..CLOSING_OF_ALL).map(|number| users.user(10 + number).begin_closing()));
+        closing.extend((0..CLOSING_OF_ALL).map(|number| users.user(10 + number).begin_closing(1)));
+        assert!(other.may_pass_descriptors(), "it has none");
+        closing.push(other.begin_closing(1));
         assert!(!other.may_pass_descriptors(), "the limit of all users together");
         drop(closing);
         assert_eq!((this.closing(), other.may_pass_descriptors()), (0, true));

@@ -12,7 +12,7 @@ use nix::{
 use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapAndRegMr, MapMemory, Message};
 use roced_memory::{
     descriptor::{self, Descriptor, Incoming},
-    users::{UserAccount, UserAccounts},
+    users::{SharedFd, UserAccount, UserAccounts},
 };
 use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
@@ -37,6 +37,8 @@ pub enum ReceivedCall {
     Nothing,
     /// The client has closed.
     Closed,
+    /// A request that cannot be received yet: too many descriptors of its user's wait to be closed.
+    Postponed,
     /// Something that no client of ours sends.
     Broken(&'static str),
 }
@@ -55,7 +57,8 @@ pub enum SentReply {
 /// A connected client.
 #[derive(Debug)]
 pub struct ClientConnection {
-    socket: OwnedFd,
+    /// A thread of the user's closes it: messages with descriptors may be left in it.
+    socket: SharedFd,
     peer: ClientProcess,
     user: UserAccount,
 }
@@ -63,7 +66,13 @@ pub struct ClientConnection {
 impl ClientConnection {
     /// The client at the other end of `socket`.
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
-        Self { socket, peer, user: users.user(peer.account.0) }
+        let user = users.user(peer.account.0);
+        Self { socket: SharedFd::new(socket, Some(user.clone())), peer, user }
+    }
+
+    /// The account of its user.
+    pub fn user(&self) -> &UserAccount {
+        &self.user
     }
 
     /// The client process.
@@ -76,19 +85,18 @@ impl ClientConnection {
         // One byte more than a message, so that a longer one is told apart.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let incoming = match descriptor::receive(&self.socket, &mut bytes, &self.user) {
-            Ok(incoming) => incoming,
+            Ok(Some(incoming)) => incoming,
+            Ok(None) => return ReceivedCall::Postponed,
             Err(Errno::EAGAIN | Errno::EINTR) => return ReceivedCall::Nothing,
             Err(_) => return ReceivedCall::Closed,
         };
-        let Incoming { length, truncated, mut descriptors } = incoming;
+        let Incoming { length, exhausted, mut descriptors } = incoming;
         let descriptor = descriptors.pop();
-        if !descriptors.is_empty() || truncated && descriptor.is_some() {
+        if !descriptors.is_empty() {
             return ReceivedCall::Broken("more file descriptors than a request may have");
         }
-        if truncated {
-            return ReceivedCall::Broken(
-                "a file descriptor that cannot be taken: too many of its user's are being closed, or roced has too many open",
-            );
+        if exhausted {
+            return ReceivedCall::Broken("a file descriptor that cannot be taken: roced has too many open");
         }
         match (length, Message::read_from_bytes(&bytes[..length])) {
             (0, _) => ReceivedCall::Closed,
@@ -109,7 +117,7 @@ impl ClientConnection {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         loop {
             return match sendmsg::<()>(
-                self.socket.as_raw_fd(),
+                self.as_fd().as_raw_fd(),
                 &[IoSlice::new(message.as_bytes())],
                 control,
                 flags,

@@ -100,6 +100,11 @@ impl ClientListener {
         Ok(listener)
     }
 
+    /// Accounts of the users of all connections.
+    pub fn users(&self) -> &UserAccounts {
+        &self.users
+    }
+
     /// The next client that wants in; `None` when there is none. Never waits.
     pub fn accept(&mut self) -> Option<ClientConnection> {
         loop {
@@ -127,7 +132,8 @@ impl ClientListener {
     /// Takes the next connection and drops it, with the descriptor that was kept for this.
     fn turn_away(&mut self) {
         match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
-            Ok(raw) => drop(owned(raw)),
+            // A thread of its user's closes it.
+            Ok(raw) => drop(connection(owned(raw), &self.users)),
             // It ended by itself, or another thread took the descriptor: it will be reported again.
             Err(_errno) => {}
         }

@@ -76,6 +76,7 @@ impl Clients {
                 stage,
                 waiting: None,
                 stuck_since: None,
+                unmapping_since: None,
             },
         );
     }

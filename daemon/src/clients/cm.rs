@@ -67,7 +67,8 @@ impl Clients {
     pub(super) fn watch_cm_channels(&mut self) {
         for (number, interest) in self.registry.cm.take_changed_channels() {
             let Some(fd) = self.registry.cm.channel_fd(number) else { continue };
-            let mut flags = EpollFlags::EPOLLRDHUP;
+            // Our end is shut down for reading, so its other end is gone when it hangs up altogether.
+            let mut flags = EpollFlags::empty();
             flags.set(EpollFlags::EPOLLOUT, interest.wants_room);
             let mut event = EpollEvent::new(flags, CM_CHANNEL | u64::from(number));
             // Without it the end of the channel is noticed with that of its session.
@@ -76,7 +77,7 @@ impl Clients {
     }
 
     pub(super) fn on_cm_channel(&mut self, number: u32, events: EpollFlags, environment: &mut Environment<'_>) {
-        if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR) {
+        if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
             if let Some(fd) = self.registry.cm.channel_fd(number) {
                 let _ = self.epoll.delete(fd);
             }

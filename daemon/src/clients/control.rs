@@ -27,6 +27,7 @@ use roced_memory::{
     descriptor::Descriptor,
     queues::SleepBoard,
     quota::{Quota, Room},
+    users::UserAccounts,
 };
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
@@ -82,6 +83,7 @@ impl Registry {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
+        users: UserAccounts,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
         let ledger = Ledger::new(&limits.account, pools(&devices, &limits));
@@ -91,7 +93,7 @@ impl Registry {
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
-            quota: Quota::of_kernel(),
+            quota: Quota::of_kernel().unmapped_by(users),
             ledger,
             pds: Numbers::default(),
             memory_objects: Numbers::default(),
@@ -178,8 +180,8 @@ pub(crate) fn answer(
             made::<OpenDevice>(message, reply)
         }
         SessionStage::Greeted if op == OpenCm::OP => {
-            let peer = session.connection.peer();
-            registry.cm.open(session.id, peer, may_bind_privileged(peer));
+            let (user, peer) = (session.connection.user().clone(), session.connection.peer());
+            registry.cm.open(session.id, peer, user, may_bind_privileged(peer));
             session.stage = SessionStage::Cm;
             made::<OpenCm>(message, Ok((Nothing {}, Vec::new())))
         }

@@ -29,14 +29,17 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message, call_name};
+use roced_abi::control::{
+    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, DestroyQp, EVENT, Event, MapAndRegMr, MapMemory, Message,
+    OpenDevice, ResizeCq, call_name,
+};
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
@@ -76,6 +79,13 @@ const MESSAGES_A_TURN: usize = 16;
 /// Frames of the work that a queue pair has posted before a call destroys it: its rings and its send
 /// queue may be full of datagrams. UC messages may have more: they are cut.
 const FRAMES: u32 = 8192;
+
+/// How long a call waits before its user's mappings are counted again.
+const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a request with descriptors stays in its socket while too many of its user's are being
+/// closed.
+const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sockets looked at in one go.
 const EVENTS: usize = 64;
@@ -137,7 +147,7 @@ impl Clients {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
-        let registry = Registry::new(devices, limits, board, filters)?;
+        let registry = Registry::new(devices, limits, board, listener.users().clone(), filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,
@@ -159,7 +169,7 @@ impl Clients {
     /// in place of the limits derived from the kernel's.
     #[must_use]
     pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
-        self.registry.quota = Quota::new(most, most_of_a_user);
+        self.registry.quota = Quota::new(most, most_of_a_user).unmapped_by(self.listener.users().clone());
         self
     }
 
@@ -373,22 +383,33 @@ impl Clients {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, SessionStage::Open(_));
             let is_cm = matches!(session.stage, SessionStage::Cm);
-            let (received, mut last_work) = match session.waiting.take() {
-                Some(WaitingCall { message, last_work }) => {
-                    listen(&self.epoll, session, true);
-                    (ReceivedCall::Message(message, None), last_work)
+            let waiting = session.waiting.take();
+            if waiting.is_some() {
+                listen(&self.epoll, session, true);
+            }
+            let (received, mut last_work) = match waiting {
+                Some(WaitingCall::Received { message, descriptor, last_work }) => {
+                    (ReceivedCall::Message(message, descriptor), last_work)
                 }
-                None => (session.connection.receive(), LastWork::new(FRAMES)),
+                Some(WaitingCall::Unreceived) | None => (session.connection.receive(), LastWork::new(FRAMES)),
             };
             let has_batch =
                 matches!(&received, ReceivedCall::Message(message, _) if message.header.op == DestroyQp::OP);
             let end = match received {
-                ReceivedCall::Message(message, _)
+                ReceivedCall::Message(message, descriptor)
                     if has_batch && send_batch(&mut self.registry, session, &message, &mut last_work, environment) =>
                 {
-                    listen(&self.epoll, session, false);
-                    session.waiting = Some(WaitingCall { message, last_work });
-                    return self.waiting.push_back((number, last_work.due()));
+                    let due = last_work.due();
+                    return self.wait(number, due, WaitingCall::Received { message, descriptor, last_work });
+                }
+                ReceivedCall::Message(message, descriptor)
+                    if awaits_unmapping(&self.registry, session, message.header.op) =>
+                {
+                    let call = WaitingCall::Received { message, descriptor, last_work };
+                    return self.wait(number, Instant::now() + UNMAPPING_PAUSE, call);
+                }
+                ReceivedCall::Postponed => {
+                    return self.wait(number, Instant::now() + CLOSING_PAUSE, WaitingCall::Unreceived);
                 }
                 ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
@@ -420,12 +441,20 @@ impl Clients {
         }
     }
 
+    /// A call of a session waits; until `due` no other of it is read.
+    fn wait(&mut self, number: u32, due: Instant, call: WaitingCall) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        listen(&self.epoll, session, false);
+        session.waiting = Some(call);
+        self.waiting.push_back((number, due));
+    }
+
     fn end(&mut self, number: u32, why: &SessionEnd) {
         let Some(session) = self.sessions.remove(&number) else { return };
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
-        // Its socket is closed here: it hears of it at once.
+        // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),
             SessionStage::Cm => self.registry.cm.close(id),
@@ -560,6 +589,28 @@ fn send_batch(
             last_work.goes_on(batch)
         }
     }
+}
+
+/// The call may be refused for mappings that threads of its user are about to unmap. It waits, but
+/// not for long.
+fn awaits_unmapping(registry: &Registry, session: &mut Session, op: u32) -> bool {
+    let maps = matches!(
+        op,
+        OpenDevice::OP
+            | AllocMemory::OP
+            | MapMemory::OP
+            | MapAndRegMr::OP
+            | CreateCq::OP
+            | ResizeCq::OP
+            | CreateQp::OP
+            | CreateSrq::OP
+    );
+    if !maps || !registry.quota.is_nearly_used(session.connection.user()) {
+        session.unmapping_since = None;
+        return false;
+    }
+    let since = session.unmapping_since.get_or_insert_with(Instant::now);
+    since.elapsed() < PATIENCE
 }
 
 /// Carries out one request. `Some` when the session ends by it.

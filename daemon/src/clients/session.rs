@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
-use roced_memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
+use roced_memory::{backing::Backing, descriptor::Descriptor, proxied::CopyThread, queues::CqChannel, quota::Room};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
@@ -43,13 +43,17 @@ pub(crate) struct Session {
     pub(crate) waiting: Option<WaitingCall>,
     /// Since when its posted work found no room before a call.
     pub(crate) stuck_since: Option<Instant>,
+    /// Since when a call waits for its user's mappings to be unmapped.
+    pub(crate) unmapping_since: Option<Instant>,
 }
 
-/// A call before which posted work is sent.
+/// A call that waits.
 #[derive(Debug)]
-pub(crate) struct WaitingCall {
-    pub(crate) message: Box<Message>,
-    pub(crate) last_work: LastWork,
+pub(crate) enum WaitingCall {
+    /// In the socket: until descriptors of its user are closed.
+    Unreceived,
+    /// Before it posted work is sent, or mappings are unmapped.
+    Received { message: Box<Message>, descriptor: Option<Descriptor>, last_work: LastWork },
 }
 
 /// How far the hand-shake is.

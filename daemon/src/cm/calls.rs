@@ -121,7 +121,7 @@ impl CmCalls<'_, '_> {
         act: impl FnOnce(&mut Identifiers, &mut CmHost<'_, '_>) -> Result<T, CmErrno>,
     ) -> Result<T, CallRefused> {
         let ConnectionService { ids, devices, known, routes, channels, owners, .. } = &mut *self.service;
-        let owner = owners.get(&self.session).copied();
+        let owner = owners.get(&self.session).cloned();
         let mut host = CmHost::new(devices, known, routes, channels, self.environment, owner);
         Ok(act(ids, &mut host)?)
     }

@@ -5,16 +5,19 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use nix::{
     errno::Errno,
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, setsockopt, socketpair, sockopt},
+    sys::socket::{MsgFlags, SockFlag, recv, send, setsockopt, sockopt},
 };
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
-use roced_memory::queues::unread_cost;
+use roced_memory::{
+    queues::{event_sockets, unread_cost},
+    users::{SharedFd, UserAccount},
+};
 use roced_types::SessionId;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -39,7 +42,7 @@ type Sent = (IdKey, CmChannelEvent);
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub(super) session: SessionId,
-    socket: OwnedFd,
+    socket: SharedFd,
     /// The kernel's account of one event in the socket.
     event_cost: u32,
     /// Events wait for room in the socket.
@@ -54,15 +57,14 @@ pub(super) struct EventChannel {
 }
 
 impl EventChannel {
-    /// A channel, and the program's end.
-    pub(super) fn new(session: SessionId) -> Result<(Self, OwnedFd), Errno> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    /// A channel, and the program's end. Threads of `user` close ours.
+    pub(super) fn new(session: SessionId, user: Option<UserAccount>) -> Result<(Self, OwnedFd), Errno> {
+        let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
             session,
             event_cost: cost_of_event(&ours, &theirs)?,
-            socket: ours,
+            socket: SharedFd::new(ours, user),
             wants_room: false,
             unread: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -72,8 +74,8 @@ impl EventChannel {
         Ok((channel, theirs))
     }
 
-    pub(super) const fn fd(&self) -> &OwnedFd {
-        &self.socket
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// An event for the program, after the others.
@@ -104,7 +106,7 @@ impl EventChannel {
         self.forget_taken();
         while let Some((&place, (_, event))) = self.waiting.first_key_value() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(self.socket.as_raw_fd(), event.as_bytes(), flags) {
+            match send(self.socket.as_fd().as_raw_fd(), event.as_bytes(), flags) {
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return WriteState::Full,
                 Ok(_) => {
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_identifier_takes_the_events_along_that_were_not_taken() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         for sequence in 1..=6 {
             channel.push(key(sequence as u32 % 2), event(sequence as u32 % 2, sequence, 0));
         }
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_program_that_lies_about_taken_events_leaves_none() {
-        let (mut channel, _theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, _theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         let mut sequence = 0;
         while channel.write() == WriteState::Written {
             sequence += 1;
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn requests_that_were_not_taken_go_with_their_listener() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         for number in 10..14 {
             let request = CmChannelEvent { owner: 1, ..event(number, number.into(), cm_event::CONNECT_REQUEST) };
             channel.push(key(1), request);
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_program_that_takes_nothing_fills_its_own_channel_alone() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         let mut pushed = 0;
         while channel.write() == WriteState::Written {
             pushed += 1;
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn each_event_that_a_program_takes_is_noticed() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         assert_eq!((channel.untaken(key(1)), take(&theirs)), (0, None), "the measurement leaves nothing");
         for sequence in 1..=20 {
             channel.push(key(1), event(1, sequence, 0));
@@ -292,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_destroyed_identifier_has_no_events_that_wait() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         channel.push(key(1), event(1, 1, 0));
         channel.push(key(2), event(2, 2, 0));
         channel.forget(key(1));
@@ -307,7 +309,7 @@ mod tests {
             owner,
             ..event(membership, sequence, cm_event::MULTICAST_JOIN)
         };
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         for (sequence, (owner, membership)) in [(1, 10), (1, 11), (2, 20), (3, 30)].into_iter().enumerate() {
             channel.push(key(owner), joined(owner, membership, sequence as u64 + 1));
         }
@@ -327,7 +329,7 @@ mod tests {
 
     #[test]
     fn another_session_has_identifiers_of_the_same_number() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         channel.push(key(5), event(5, 1, 0));
         channel.forget(IdKey { owner: OwnerId(2), number: 5 });
         channel.write();
@@ -336,7 +338,7 @@ mod tests {
 
     #[test]
     fn events_of_others_are_not_looked_at() {
-        let (mut channel, _theirs) = EventChannel::new(SessionId(1)).expect("a socket pair");
+        let (mut channel, _theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
         for number in 1..=30_000 {
             channel.push(key(number), event(number, number.into(), 0));
         }

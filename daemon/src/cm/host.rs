@@ -203,11 +203,11 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn is_privileged(&self) -> bool {
-        self.owner.is_some_and(|owner| owner.is_privileged)
+        self.owner.as_ref().is_some_and(|owner| owner.is_privileged)
     }
 
     fn account(&self) -> u32 {
-        self.owner.map_or(0, |owner| owner.account.0)
+        self.owner.as_ref().map_or(0, |owner| owner.account.0)
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

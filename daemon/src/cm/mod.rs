@@ -22,7 +22,7 @@ mod unsent;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +34,7 @@ use roced_cm::{
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
     wire::MAD_BYTES,
 };
+use roced_memory::users::UserAccount;
 use roced_types::{AccountId, DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
 
@@ -109,10 +110,12 @@ enum Departed {
     Channel(SessionId, u32),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct IdOwner {
     uid: u32,
     account: AccountId,
+    /// Its threads close channels.
+    user: UserAccount,
     is_privileged: bool,
 }
 
@@ -164,10 +167,10 @@ impl ConnectionService {
     }
 
     /// A session opens the connection manager.
-    pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, is_privileged: bool) {
+    pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, user: UserAccount, is_privileged: bool) {
         let ClientProcess { uid, account, .. } = peer;
         self.ids.add_owner(owner_of(session), account.0);
-        self.owners.insert(session, IdOwner { uid, account, is_privileged });
+        self.owners.insert(session, IdOwner { uid, account, user, is_privileged });
     }
 
     /// A session is gone: its channels at once, its identifiers by and by.
@@ -393,8 +396,19 @@ impl ConnectionService {
     }
 
     /// Socket of a channel, to be watched for its end.
-    pub(crate) fn channel_fd(&self, number: u32) -> Option<&OwnedFd> {
+    pub(crate) fn channel_fd(&self, number: u32) -> Option<BorrowedFd<'_>> {
         self.channels.get(&number).map(EventChannel::fd)
+    }
+
+    /// Sockets of a session's channels.
+    pub(crate) fn channel_fds_of(&self, session: SessionId) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.channels.values().filter(move |channel| channel.session == session).map(EventChannel::fd)
+    }
+
+    /// User of a channel.
+    pub(crate) fn uid_of_channel(&self, number: u32) -> Option<u32> {
+        let session = self.channels.get(&number)?.session;
+        self.owners.get(&session).map(|owner| owner.uid)
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
@@ -415,7 +429,8 @@ impl ConnectionService {
     }
 
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
-        let (channel, theirs) = EventChannel::new(session).map_err(|errno| CallRefused::Errno(errno as i32))?;
+        let user = self.owners.get(&session).map(|owner| owner.user.clone());
+        let (channel, theirs) = EventChannel::new(session, user).map_err(|errno| CallRefused::Errno(errno as i32))?;
         loop {
             self.last_channel = self.last_channel.wrapping_add(1).max(1);
             if !self.channels.contains_key(&self.last_channel) {

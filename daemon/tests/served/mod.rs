@@ -124,6 +124,8 @@ pub(crate) struct Told {
     pub(crate) hide_local: bool,
     /// Workers do not answer.
     pub(crate) stuck: bool,
+    /// How long they take to answer, beside the time that they need.
+    pub(crate) delay: Duration,
     /// Followed destinations, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
     /// Multicast groups that were joined, each as often as it was.
@@ -160,6 +162,7 @@ impl Told {
             elsewhere: Some(NextHop::Unreachable),
             hide_local: false,
             stuck: false,
+            delay: Duration::ZERO,
             followed: BTreeMap::new(),
             joined: Vec::new(),
             joins_nothing: false,
@@ -243,7 +246,13 @@ struct MaybeStuck {
 
 impl WorkerAccess for MaybeStuck {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
-        let stuck = self.told.lock().expect("no test panics here").stuck;
+        let (stuck, delay) = {
+            let told = self.told.lock().expect("no test panics here");
+            (told.stuck, told.delay)
+        };
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         if stuck {
             return Err(CallError::Timeout);
         }

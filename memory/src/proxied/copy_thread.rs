@@ -25,7 +25,7 @@ use nix::{
 };
 
 use super::{ROOM, wait::UNSEEN};
-use crate::{descriptor::Descriptor, sigbus, stall_budget::AbandonedThread};
+use crate::{descriptor::Descriptor, sigbus, stall_budget::AbandonedThread, users::OF_A_THREAD};
 
 /// How long the copy thread looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
@@ -166,7 +166,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
         }
     }
     // For any kind of file: closing it may take long.
-    let _closing = user.begin_closing();
+    let _closing = user.begin_closing(OF_A_THREAD);
     drop(memory);
 }
 

@@ -174,7 +174,7 @@ impl Client {
         memory.write(0, &[UNTOUCHED; REGION.start as usize]);
         memory.write(REGION.end, &[UNTOUCHED; (MEMORY_BYTES - REGION.end) as usize]);
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
-        let (channel, events) = CqChannel::create().expect("a socket pair");
+        let (channel, events) = CqChannel::create(None).expect("a socket pair");
         let (cq_rings, cq_rings_fd) =
             new_cq(Cqn(number), SessionId(number), layout, Some(&Arc::new(channel)), Room::default())
                 .expect("a small queue");

@@ -146,8 +146,9 @@ impl World {
         let rights = [ControlMessage::ScmRights(&raw)];
         sendmsg::<()>(self.theirs.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)
             .expect("room in the socket");
-        let mut incoming = descriptor::receive(&self.ours, &mut [0; 2], &self.users.user(user)).expect("a message");
-        assert!(incoming.length == 1 && !incoming.truncated);
+        let incoming = descriptor::receive(&self.ours, &mut [0; 2], &self.users.user(user)).expect("a message");
+        let mut incoming = incoming.expect("few are in closing");
+        assert!(incoming.length == 1 && !incoming.exhausted);
         incoming.descriptors.pop().expect("the descriptor")
     }
 

@@ -26,7 +26,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let (channel, theirs) = CqChannel::create()?;
+        let (channel, theirs) = CqChannel::create(self.registry.quota.user(self.objects.peer.account.0))?;
         let number = self.registry.channels.take();
         let object = ChannelObject { channel: Arc::new(channel), room: 0, users: 0, _charge: charge };
         self.objects.channels.insert(number, object);

@@ -1,0 +1,238 @@
+//! Work of the kernel that a client makes long: closing descriptors that linger, freeing large
+//! files. A thread of the client's user does it, and other clients notice nothing.
+
+mod served;
+
+use std::{
+    io::{IoSliceMut, Write as _},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    cmsg_space,
+    fcntl::{FallocateFlags, fallocate},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt, sockopt},
+    },
+    time::{ClockId, clock_gettime},
+};
+use roced_abi::control::{
+    AllocPd, Call as _, CreateChannel, DeallocPd, DeviceName, FreeMemory, Handle, Hello,
+    HelloRequest, MapMemory, MapMemoryRequest, Message, Nothing, OpenDevice, origin,
+};
+use served::{DEVICE, Raw, Served, eventually};
+use zerocopy::IntoBytes as _;
+
+/// How long closing one of the sockets takes.
+const LINGER_S: i32 = 3;
+
+/// Far longer than any call takes on a busy machine, and than none of these sockets takes.
+const LATE: Duration = Duration::from_secs(1);
+
+/// TCP sockets with unsent data, and the other ends, which do not read.
+fn lingering(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let pairs = (0..count).map(|_| {
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        let (other, _) = listener.accept().expect("one comes");
+        let linger = nix::libc::linger { l_onoff: 1, l_linger: LINGER_S };
+        setsockopt(&socket, sockopt::Linger, &linger).expect("an option of TCP");
+        socket.set_nonblocking(true).expect("an option");
+        while socket.write(&[0; 65536]).is_ok() {}
+        (socket, other)
+    });
+    pairs.unzip()
+}
+
+fn raw_of(sockets: &[TcpStream]) -> Vec<RawFd> {
+    sockets.iter().map(AsRawFd::as_raw_fd).collect()
+}
+
+fn opened(served: &Served) -> Raw {
+    let mut raw = Raw::greeted(&served.socket);
+    raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+    raw
+}
+
+/// The longest of another client's calls in a while.
+fn longest_call(other: &mut Raw) -> Duration {
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < Duration::from_millis(500) {
+        let call = Instant::now();
+        let pd = other.call::<AllocPd>(Nothing {}).expect("room").handle;
+        other.call::<DeallocPd>(Handle { handle: pd }).expect("unused");
+        longest = longest.max(call.elapsed());
+    }
+    longest
+}
+
+fn hello() -> Message {
+    Message::new(Hello::OP, 1, &HelloRequest { version: roced_abi::VERSION, program: [0; 16] })
+}
+
+/// Does something while the control thread stands still.
+fn before_it_turns(served: &Served, act: impl FnOnce()) {
+    let (hold, held) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(|| served.on_control_thread(move |_, _| _ = held.recv()));
+        thread::sleep(Duration::from_millis(50));
+        act();
+        drop(hold);
+    });
+}
+
+/// Beside a request that takes none, and beside one that takes another number.
+#[test]
+fn unexpected_descriptors_delay_no_other_client() {
+    let served = Served::start();
+    let mut other = opened(&served);
+    let attacks: [fn(&Raw, &[RawFd]); 2] = [
+        |raw, fds| raw.put(hello().as_bytes(), fds),
+        |raw, fds| {
+            let part = MapMemoryRequest { offset: 0, bytes: 4096, writable: 1, origin: origin::FILE_BACKED };
+            raw.put(Message::new(MapMemory::OP, 3, &part).as_bytes(), fds);
+        },
+    ];
+    for attack in attacks {
+        let (sockets, _others) = lingering(6);
+        let raw = opened(&served);
+        before_it_turns(&served, || {
+            attack(&raw, &raw_of(&sockets));
+            drop(sockets);
+        });
+        let longest = longest_call(&mut other);
+        assert!(longest < LATE, "{longest:?}");
+        assert!(raw.is_closed(), "its session ends");
+    }
+}
+
+/// Two messages come together, of which the first ends the session.
+#[test]
+fn descriptors_left_in_a_clients_socket_delay_no_other_client() {
+    let served = Served::start();
+    let mut other = opened(&served);
+    let (sockets, _others) = lingering(6);
+    let raw = Raw::connect(&served.socket);
+    before_it_turns(&served, || {
+        raw.put(&[1; 7], &[]);
+        raw.put(hello().as_bytes(), &raw_of(&sockets));
+        drop(sockets);
+    });
+    let longest = longest_call(&mut other);
+    assert!(longest < LATE, "{longest:?}");
+    eventually("its session ended", || served.sessions() == 1);
+}
+
+/// The daemon's end of a completion channel takes nothing.
+#[test]
+fn nothing_can_be_sent_into_a_completion_channel() {
+    let served = Served::start();
+    let mut other = opened(&served);
+    let raw = opened(&served);
+    raw.put(Message::new(CreateChannel::OP, 3, &Nothing {}).as_bytes(), &[]);
+    let channel = descriptor_of_reply(&raw);
+    let (sockets, _others) = lingering(6);
+    let fds = raw_of(&sockets);
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let sent =
+        sendmsg::<()>(channel.as_raw_fd(), &[std::io::IoSlice::new(b"x")], &rights, MsgFlags::MSG_NOSIGNAL, None);
+    drop((sockets, raw));
+    let longest = longest_call(&mut other);
+    assert!(longest < LATE, "{longest:?}");
+    assert_eq!(sent, Err(nix::errno::Errno::EPIPE));
+}
+
+/// The descriptor beside the next message.
+fn descriptor_of_reply(raw: &Raw) -> OwnedFd {
+    use std::os::fd::FromRawFd as _;
+    let mut bytes = [0; 512];
+    let mut room = cmsg_space!([RawFd; 4]);
+    let mut pieces = [IoSliceMut::new(&mut bytes)];
+    let message = recvmsg::<()>(raw.as_fd().as_raw_fd(), &mut pieces, Some(&mut room), MsgFlags::empty());
+    let message = message.expect("a reply");
+    let rights = message.cmsgs().expect("room for all").find_map(|message| match message {
+        ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+        _ => None,
+    });
+    #[expect(unsafe_code, reason = "takes ownership of a descriptor that came by SCM_RIGHTS")]
+    // SAFETY: the kernel has just created it for this process, and no other code knows of it.
+    unsafe {
+        OwnedFd::from_raw_fd(rights.expect("a descriptor"))
+    }
+}
+
+/// A user at its limit of descriptors waits; it loses none, and no other user waits with it.
+#[test]
+fn a_user_with_many_slow_descriptors_is_served_on() {
+    let served = Served::start();
+    let mut other = opened(&served);
+    let (sockets, others) = lingering(100);
+    let raw = opened(&served);
+    before_it_turns(&served, || {
+        raw.put(hello().as_bytes(), &raw_of(&sockets));
+        drop(sockets);
+    });
+    assert!(raw.is_closed());
+    // Of the same user.
+    let file = memfd_create(c"kernel_work", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    fallocate(&file, FallocateFlags::empty(), 0, 4096).expect("a page");
+    let same = opened(&served);
+    let part = MapMemoryRequest { offset: 0, bytes: 4096, writable: 1, origin: origin::FILE_BACKED };
+    same.put(Message::new(MapMemory::OP, 3, &part).as_bytes(), &[file.as_raw_fd()]);
+    let longest = longest_call(&mut other);
+    assert!(longest < LATE, "{longest:?}");
+    drop(others);
+    let reply = same.get().expect("an answer");
+    assert_eq!((reply.header.op, reply.header.status), (MapMemory::OP, 0), "as soon as the others are closed");
+    drop(same);
+}
+
+const LARGE: u64 = 512 << 20;
+
+fn large_file() -> OwnedFd {
+    let file = memfd_create(c"kernel_work", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    fallocate(&file, FallocateFlags::empty(), 0, LARGE as i64).expect("room");
+    file
+}
+
+/// How long the control thread has computed so far.
+fn computed(served: &Served) -> Duration {
+    served.on_control_thread(|_, _| clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("it counts").into())
+}
+
+/// The last mapping of a file, and the last descriptor of another: half a gibibyte takes longer to
+/// free than anything that the control thread does.
+#[test]
+fn large_files_are_freed_by_another_thread() {
+    let served = Served::start();
+    let mut raw = opened(&served);
+    let part = |offset| MapMemoryRequest { offset, bytes: 4096, writable: 1, origin: origin::FILE_BACKED };
+    let file = large_file();
+    let memory = raw.call_with::<MapMemory>(part(0), &[file.as_raw_fd()]).expect("room").handle;
+    drop(file);
+    let before = computed(&served);
+    raw.call::<FreeMemory>(Handle { handle: memory }).expect("unused");
+    let freed = computed(&served) - before;
+    assert!(freed < Duration::from_millis(10), "the last mapping: {freed:?}");
+
+    let (file, before) = (large_file(), computed(&served));
+    raw.put(Message::new(MapMemory::OP, 9, &part(LARGE)).as_bytes(), &[file.as_raw_fd()]);
+    drop(file);
+    raw.get().expect("it is refused");
+    let freed = computed(&served) - before;
+    assert!(freed < Duration::from_millis(10), "the last descriptor: {freed:?}");
+
+    let (file, before) = (large_file(), computed(&served));
+    raw.call_with::<MapMemory>(part(0), &[file.as_raw_fd()]).expect("room");
+    drop(file);
+    drop(raw);
+    served.wait_until_empty();
+    let freed = computed(&served) - before;
+    assert!(freed < Duration::from_millis(10), "the end of a session: {freed:?}");
+}

@@ -1,0 +1,169 @@
+//! Threads of users: work of the kernel that a client can make long.
+//!
+//! Closing a descriptor may linger or wait for a FUSE server, and freeing a large file takes a
+//! second; a thread that does either serves no other client meanwhile. So each user has threads of
+//! its own for that, begun when there is something to do. What one user makes long delays that user
+//! alone.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Threads of a user. One does all of it; others begin while it does not get on.
+const THREADS: u32 = 4;
+
+/// A chore that takes longer has the next one begun by another thread.
+const STUCK: Duration = Duration::from_millis(20);
+
+/// How long a thread waits for more before it ends: beginning one costs some 50 us.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Something to do.
+type Chore = Box<dyn FnOnce() + Send>;
+
+/// The chores of one user, in order, and their threads.
+#[derive(Debug, Default)]
+pub(crate) struct Chores {
+    state: Mutex<ChoreState>,
+    came: Condvar,
+}
+
+#[derive(Default)]
+struct ChoreState {
+    queue: VecDeque<Chore>,
+    /// Those that are being done.
+    begun: u32,
+    threads: u32,
+    idle: u32,
+    /// When a thread took a chore last.
+    taken: Option<Instant>,
+}
+
+impl fmt::Debug for ChoreState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChoreState").field("queue", &self.queue.len()).field("begun", &self.begun).finish()
+    }
+}
+
+impl Chores {
+    /// Has a thread of the user do `chore`, after others.
+    pub(crate) fn add(self: &Arc<Self>, chore: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        state.queue.push_back(Box::new(chore));
+        if state.idle > 0 {
+            self.came.notify_one();
+        }
+        if state.needs_thread() {
+            state.threads += 1;
+            drop(state);
+            let chores = Arc::clone(self);
+            let spawned = thread::Builder::new().name("roced-user".into()).spawn(move || chores.work());
+            if spawned.is_err() {
+                self.do_without_thread();
+            }
+        }
+    }
+
+    /// Chores that are not done.
+    pub(crate) fn count(&self) -> usize {
+        let state = self.state();
+        state.queue.len() + state.begun as usize
+    }
+
+    fn state(&self) -> MutexGuard<'_, ChoreState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no thread for it. Where others are at work they do it later; else it is done here,
+    /// for there is nothing else left to do.
+    fn do_without_thread(&self) {
+        let mut state = self.state();
+        state.threads -= 1;
+        while state.threads == 0
+            && let Some(chore) = state.queue.pop_front()
+        {
+            drop(state);
+            chore();
+            state = self.state();
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        loop {
+            while let Some(chore) = state.queue.pop_front() {
+                state.begun += 1;
+                state.taken = Some(Instant::now());
+                drop(state);
+                chore();
+                state = self.state();
+                state.begun -= 1;
+            }
+            state.idle += 1;
+            let (woken, waited) = self.came.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            // It begins now, and is not stuck since its last chore.
+            state.taken = Some(Instant::now());
+            if waited.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+impl ChoreState {
+    fn needs_thread(&self) -> bool {
+        let is_stuck = || self.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
+        self.idle == 0 && (self.threads == 0 || self.threads < THREADS && is_stuck())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_chore_that_is_stuck_delays_none_of_the_next_three() {
+        let chores = Arc::new(Chores::default());
+        let (done, results) = mpsc::channel();
+        let (release, wait) = mpsc::channel::<()>();
+        chores.add(move || _ = wait.recv());
+        for number in 0..100 {
+            let done = done.clone();
+            chores.add(move || done.send(number).expect("the test waits"));
+        }
+        thread::sleep(2 * STUCK);
+        let done_last = done.clone();
+        chores.add(move || done_last.send(100).expect("the test waits"));
+        let order: Vec<_> =
+            (0..=100).map(|_| results.recv_timeout(Duration::from_secs(20)).expect("it is done")).collect();
+        assert!(order.iter().copied().eq(0..=100), "one after the other");
+        assert_eq!((chores.count(), chores.state().threads), (1, 2));
+        drop(release);
+    }
+
+    #[test]
+    fn the_number_of_threads_is_bounded() {
+        let chores = Arc::new(Chores::default());
+        let (release, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..2 * THREADS {
+            let wait = Arc::clone(&wait);
+            chores.add(move || _ = wait.lock().map(|wait| wait.recv()));
+            thread::sleep(2 * STUCK);
+        }
+        assert_eq!((chores.count(), chores.state().threads), (2 * THREADS as usize, THREADS));
+        drop(release);
+        while chores.count() > 0 {
+            thread::yield_now();
+        }
+    }
+}
