@@ -20,12 +20,13 @@ use nix::{
         socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt, sockopt},
     },
     time::{ClockId, clock_gettime},
+    unistd::geteuid,
 };
 use roced_abi::control::{
-    AllocPd, Call as _, CreateChannel, DeallocPd, DeviceName, FreeMemory, Handle, Hello,
+    AllocPd, Call as _, CreateChannel, CreateCq, CreateCqRequest, DeallocPd, DeviceName, FreeMemory, Handle, Hello,
     HelloRequest, MapMemory, MapMemoryRequest, Message, Nothing, OpenDevice, origin,
 };
-use served::{DEVICE, Raw, Served, eventually};
+use served::{DEVICE, Raw, Served, eventually, other_user::as_unprivileged_user};
 use zerocopy::IntoBytes as _;
 
 /// How long closing one of the sockets takes.
@@ -191,6 +192,31 @@ fn a_user_with_many_slow_descriptors_is_served_on() {
     let reply = same.get().expect("an answer");
     assert_eq!((reply.header.op, reply.header.status), (MapMemory::OP, 0), "as soon as the others are closed");
     drop(same);
+}
+
+/// Sixty-four sessions of one user, each with sixteen calls in its socket that take some
+/// milliseconds: all of them take seconds.
+#[test]
+fn calls_without_end_delay_those_of_another_user_by_few() {
+    if !geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let served = Served::start();
+    let busy: Vec<_> = (0..64).map(|_| opened(&served)).collect();
+    let longest = as_unprivileged_user(&served, || {
+        let mut other = opened(&served);
+        served.told.lock().expect("no test panics here").delay = Duration::from_millis(2);
+        for raw in &busy {
+            for sequence in 10..26 {
+                let request = CreateCqRequest { entries: 1, channel: 0 };
+                raw.put(Message::new(CreateCq::OP, sequence, &request).as_bytes(), &[]);
+            }
+        }
+        longest_call(&mut other)
+    });
+    served.told.lock().expect("no test panics here").delay = Duration::ZERO;
+    assert!(longest < LATE, "{longest:?}");
 }
 
 const LARGE: u64 = 512 << 20;

@@ -29,7 +29,7 @@ use crate::{environment::Environment, last_work::LastWork};
 const OBJECTS_AT_ONCE: usize = 64;
 
 /// How long that may take, but for the wait for one worker that does not answer.
-const TIME_AT_ONCE: Duration = Duration::from_millis(5);
+const TIME_AT_ONCE: Duration = Duration::from_millis(2);
 
 /// Frames that an ended session sends yet, but for the last batch: as many as one queue pair can
 /// have posted of datagrams, for a program may post and exit at once. One WRITE of a UC queue pair

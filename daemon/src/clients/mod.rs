@@ -22,7 +22,9 @@ mod nvidia;
 mod path;
 mod path_changes;
 mod refused;
+mod serving;
 mod session;
+mod turns;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,11 +38,8 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use roced_abi::control::{
-    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, DestroyQp, EVENT, Event, MapAndRegMr, MapMemory, Message,
-    OpenDevice, ResizeCq, call_name,
-};
-use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
+use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message};
+use roced_memory::{client_memory::MemoryKind, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{
@@ -54,7 +53,9 @@ use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
     path_changes::PathChanges,
+    serving::{awaits_unmapping, listen, send_batch, serve_message},
     session::{Session, SessionStage, WaitingCall},
+    turns::Turns,
 };
 use crate::{
     client_socket::{
@@ -63,7 +64,7 @@ use crate::{
     },
     config::LimitsConfig,
     environment::Environment,
-    last_work::{LastWork, PATIENCE, SentBatch},
+    last_work::LastWork,
     log_limiter::{LogLimiter, UserLogLimiter},
     net::NetworkChange,
     worker::{
@@ -87,8 +88,9 @@ const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
 /// closed.
 const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Sockets looked at in one go.
-const EVENTS: usize = 64;
+/// Sockets looked at in one go: all that have something, with the usual limits, so that their users
+/// take turns.
+const EVENTS: usize = 1024;
 
 /// In the epoll set: the listener. Sessions stand there under their numbers, which begin at 1.
 const LISTENER: u64 = 0;
@@ -120,6 +122,9 @@ pub struct Clients {
     faults: LogLimiter,
     failures: UserLogLimiter,
     comings: LogLimiter,
+    turns: Turns,
+    /// Room for events of the epoll set.
+    events: Vec<EpollEvent>,
 }
 
 /// Why a session ends.
@@ -162,6 +167,8 @@ impl Clients {
             faults: LogLimiter::default(),
             failures: UserLogLimiter::default(),
             comings: LogLimiter::default(),
+            turns: Turns::default(),
+            events: vec![EpollEvent::empty(); EVENTS],
         })
     }
 
@@ -184,23 +191,44 @@ impl Clients {
     /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;
     /// remaining work keeps it so.
     pub fn on_readable(&mut self, environment: &mut Environment<'_>) {
-        let mut events = [EpollEvent::empty(); EVENTS];
+        let mut events = std::mem::take(&mut self.events);
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(ready) => ready,
-            Err(Errno::EINTR) => return,
+            Err(Errno::EINTR) => 0,
             Err(error) => panic!("an epoll set of our own can be polled: {error}"),
         };
-        for event in &events[..ready] {
+        self.serve_ready(&events[..ready], environment);
+        self.events = events;
+        self.ending.end_some(&mut self.registry, environment);
+        self.end_some_ids(environment);
+    }
+
+    /// Serves sockets with events for a while, in the order of [`Turns`].
+    fn serve_ready(&mut self, events: &[EpollEvent], environment: &mut Environment<'_>) {
+        for event in events {
             match event.data() {
                 LISTENER => self.accept(),
                 LOST => self.end_sessions_with_lost_memory(),
-                channel if channel & CM_CHANNEL != 0 => self.on_cm_channel(channel as u32, event.events(), environment),
-                number => self.on_socket(number as u32, event.events(), environment),
+                _ => {}
             }
         }
-        self.change_some_paths(environment);
-        self.ending.end_some(&mut self.registry, environment);
-        self.end_some_ids(environment);
+        let sockets = events.iter().filter(|event| !matches!(event.data(), LISTENER | LOST)).filter_map(|event| {
+            let number = event.data() as u32;
+            if event.data() & CM_CHANNEL != 0 {
+                // A number of its own: channels take turns with sessions.
+                return Some((self.registry.cm.account_of_channel(number)?.0, number, *event));
+            }
+            let session = self.sessions.get(&number)?;
+            Some((session.connection.peer().account.0, number, *event))
+        });
+        let mut turn = self.turns.begin(sockets);
+        while let Some((number, event, until)) = self.turns.next(&mut turn) {
+            if event.data() & CM_CHANNEL != 0 {
+                self.on_cm_channel(number, event.events(), environment);
+            } else {
+                self.on_socket(number, event.events(), until, environment);
+            }
+        }
     }
 
     /// When [`Self::on_deadline`] wants to be called.
@@ -218,7 +246,7 @@ impl Clients {
         // One batch of one of them, so that they do not delay others.
         let due = self.waiting.iter().position(|(_, due)| *due <= now);
         if let Some((number, _)) = due.and_then(|at| self.waiting.remove(at)) {
-            self.serve(number, environment);
+            self.serve(number, now, environment);
         }
         self.change_some_paths(environment);
         self.ending.end_some(&mut self.registry, environment);
@@ -368,18 +396,22 @@ impl Clients {
         self.registry.cm.is_disconnecting()
     }
 
-    fn on_socket(&mut self, number: u32, events: EpollFlags, environment: &mut Environment<'_>) {
+    fn on_socket(&mut self, number: u32, events: EpollFlags, until: Instant, environment: &mut Environment<'_>) {
         let waits = self.sessions.get(&number).is_some_and(|session| session.waiting.is_some());
         if !waits {
-            self.serve(number, environment);
+            self.serve(number, until, environment);
         } else if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR) {
             // Its work has the bound of the dead from now on.
             self.end(number, &SessionEnd::Closed);
         }
     }
 
-    fn serve(&mut self, number: u32, environment: &mut Environment<'_>) {
-        for _ in 0..MESSAGES_A_TURN {
+    /// Serves calls of a session: one, and others until `until`.
+    fn serve(&mut self, number: u32, until: Instant, environment: &mut Environment<'_>) {
+        for at in 0..MESSAGES_A_TURN {
+            if at > 0 && Instant::now() >= until {
+                return;
+            }
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, SessionStage::Open(_));
             let is_cm = matches!(session.stage, SessionStage::Cm);
@@ -457,7 +489,13 @@ impl Clients {
         // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),
-            SessionStage::Cm => self.registry.cm.close(id),
+            SessionStage::Cm => {
+                for fd in self.registry.cm.channel_fds_of(id) {
+                    // One that is closed already is not in the set.
+                    let _ = self.epoll.delete(fd);
+                }
+                self.registry.cm.close(id);
+            }
             SessionStage::OneTooMany(_) | SessionStage::Connected | SessionStage::Greeted => {}
         }
         match why {
@@ -552,81 +590,5 @@ impl AsFd for Clients {
     /// Readable when [`Self::on_readable`] has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
-    }
-}
-
-/// Has the epoll set tell of further messages of a session, or only of its end: no other is served
-/// before a call that waits.
-fn listen(epoll: &Epoll, session: &Session, to_messages: bool) {
-    let mut flags = EpollFlags::EPOLLRDHUP;
-    flags.set(EpollFlags::EPOLLIN, to_messages);
-    // It cannot fail: the socket is in the set.
-    let _ = epoll.modify(&session.connection, &mut EpollEvent::new(flags, session.id.0.into()));
-}
-
-/// Sends a batch of the work that was posted to a queue pair before the call that destroys it; true
-/// if the call waits for another one. The patience with a NIC that takes nothing is for all queue
-/// pairs of the session together: it may destroy thousands.
-fn send_batch(
-    registry: &mut Registry,
-    session: &mut Session,
-    message: &Message,
-    last_work: &mut LastWork,
-    environment: &mut Environment<'_>,
-) -> bool {
-    let SessionStage::Open(objects) = &mut session.stage else { return false };
-    let mut handler = CallHandler { registry, session: session.id, objects, environment };
-    let batch = handler.send_posted(message.body());
-    match batch {
-        SentBatch { frames: 0, is_left: true } => {
-            let since = session.stuck_since.get_or_insert_with(Instant::now);
-            last_work.goes_on(batch) && since.elapsed() < PATIENCE
-        }
-        // There was nothing to send.
-        SentBatch { frames: 0, .. } => false,
-        _ => {
-            session.stuck_since = None;
-            last_work.goes_on(batch)
-        }
-    }
-}
-
-/// The call may be refused for mappings that threads of its user are about to unmap. It waits, but
-/// not for long.
-fn awaits_unmapping(registry: &Registry, session: &mut Session, op: u32) -> bool {
-    let maps = matches!(
-        op,
-        OpenDevice::OP
-            | AllocMemory::OP
-            | MapMemory::OP
-            | MapAndRegMr::OP
-            | CreateCq::OP
-            | ResizeCq::OP
-            | CreateQp::OP
-            | CreateSrq::OP
-    );
-    if !maps || !registry.quota.is_nearly_used(session.connection.user()) {
-        session.unmapping_since = None;
-        return false;
-    }
-    let since = session.unmapping_since.get_or_insert_with(Instant::now);
-    since.elapsed() < PATIENCE
-}
-
-/// Carries out one request. `Some` when the session ends by it.
-fn serve_message(
-    registry: &mut Registry,
-    session: &mut Session,
-    message: &Message,
-    descriptor: Option<Descriptor>,
-    environment: &mut Environment<'_>,
-) -> Option<SessionEnd> {
-    let (reply, fds) = control::answer(registry, session, message, descriptor, environment);
-    debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
-    match session.connection.send(&reply, &fds) {
-        SentReply::Yes if matches!(session.stage, SessionStage::OneTooMany(_)) => Some(SessionEnd::Closed),
-        SentReply::Yes => None,
-        SentReply::Full => Some(SessionEnd::Fault("it does not read its replies".into())),
-        SentReply::Closed => Some(SessionEnd::Closed),
     }
 }

@@ -405,10 +405,10 @@ impl ConnectionService {
         self.channels.values().filter(move |channel| channel.session == session).map(EventChannel::fd)
     }
 
-    /// User of a channel.
-    pub(crate) fn uid_of_channel(&self, number: u32) -> Option<u32> {
+    /// Account of a channel's user.
+    pub(crate) fn account_of_channel(&self, number: u32) -> Option<AccountId> {
         let session = self.channels.get(&number)?.session;
-        self.owners.get(&session).map(|owner| owner.uid)
+        self.owners.get(&session).map(|owner| owner.account)
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
