@@ -5,10 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines of one kind in [`INTERVAL`].
+/// Lines of one kind in [`INTERVAL`], of one user if users cause them.
 const LINES: u32 = 10;
+/// Lines of one kind that all users cause together. The first line of each in an interval is
+/// written all the same.
+const LINES_OF_ALL: u32 = 100;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Users beyond which those without a recent line are forgotten.
+/// Users beyond which those without a recent line are forgotten. With that many recent ones all
+/// others count as one.
 const USERS: usize = 64;
 
 /// Counts lines of one kind.
@@ -22,31 +26,49 @@ pub(crate) struct LogLimiter {
 impl LogLimiter {
     /// May a line be written now? Then: the number of lines held back since the last.
     pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.begin.is_none_or(|begin| now.duration_since(begin) >= INTERVAL) {
+        self.admit_up_to(LINES, now)
+    }
+
+    fn admit_up_to(&mut self, most: u32, now: Instant) -> Option<u64> {
+        if !self.is_recent(now) {
             self.begin = Some(now);
             self.lines = 0;
         }
-        if self.lines == LINES {
+        if self.lines >= most {
             self.held_back += 1;
             return None;
         }
         self.lines += 1;
         Some(std::mem::take(&mut self.held_back))
     }
+
+    /// There was a line in the interval of `now`.
+    fn is_recent(&self, now: Instant) -> bool {
+        self.begin.is_some_and(|begin| now.duration_since(begin) < INTERVAL)
+    }
 }
 
-/// Counts lines of one kind for each user: no user's lines hold back those of another.
+/// Counts lines of one kind for each user: no user's lines hold back those of another, but for more
+/// than one in an interval when there are very many.
 #[derive(Debug, Default)]
-pub(crate) struct UserLogLimiter(BTreeMap<u32, LogLimiter>);
+pub(crate) struct UserLogLimiter {
+    users: BTreeMap<u32, LogLimiter>,
+    /// Users beyond those that are remembered.
+    others: LogLimiter,
+    all: LogLimiter,
+}
 
 impl UserLogLimiter {
     /// As [`LogLimiter::admit`], for lines that user `uid` caused.
     pub(crate) fn admit(&mut self, uid: u32, now: Instant) -> Option<u64> {
-        if self.0.len() >= USERS && !self.0.contains_key(&uid) {
+        let is_full = |users: &BTreeMap<_, _>| users.len() >= USERS && !users.contains_key(&uid);
+        if is_full(&self.users) {
             // Their numbers of lines held back are lost with them, after a quiet interval.
-            self.0.retain(|_, limiter| limiter.begin.is_some_and(|begin| now.duration_since(begin) < INTERVAL));
+            self.users.retain(|_, limiter| limiter.is_recent(now));
         }
-        self.0.entry(uid).or_default().admit(now)
+        let limiter = if is_full(&self.users) { &mut self.others } else { self.users.entry(uid).or_default() };
+        let has_room = self.all.admit_up_to(LINES_OF_ALL, now).is_some();
+        limiter.admit_up_to(if has_room { LINES } else { 1 }, now)
     }
 }
 
@@ -72,6 +94,18 @@ mod tests {
         for uid in 3..1000 {
             assert_eq!(limiter.admit(uid, begin + INTERVAL * 2 * uid), Some(0));
         }
-        assert!(limiter.0.len() <= USERS, "{}", limiter.0.len());
+        assert!(limiter.users.len() <= USERS, "{}", limiter.users.len());
+    }
+
+    #[test]
+    fn the_lines_of_very_many_users_are_bounded_and_a_quiet_one_is_heard() {
+        let mut limiter = UserLogLimiter::default();
+        let now = Instant::now();
+        let written = (0..10).flat_map(|_| 1000..2000).filter_map(|uid| limiter.admit(uid, now)).count();
+        assert!(written <= LINES_OF_ALL as usize + USERS + 1, "{written}");
+        assert!(limiter.users.len() <= USERS);
+        let mut limiter = UserLogLimiter::default();
+        (0..100).flat_map(|_| 1..40).for_each(|uid| _ = limiter.admit(uid, now));
+        assert_eq!((limiter.admit(7, now), limiter.admit(50, now)), (None, Some(0)));
     }
 }

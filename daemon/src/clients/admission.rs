@@ -51,8 +51,8 @@ impl Clients {
         let (stage, charge) = match self.stage_for(peer) {
             Ok(admitted) => admitted,
             Err(limit) => {
-                let ClientProcess { pid, uid, .. } = peer;
-                self.note_fault(|held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
+                let ClientProcess { pid, uid, account } = peer;
+                self.note_fault(account, |held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
                 return;
             }
         };
@@ -60,6 +60,7 @@ impl Clients {
         let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
             self.note_fault(
+                peer.account,
                 |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
             );
             return;

@@ -43,7 +43,7 @@ use roced_memory::{client_memory::MemoryKind, queues::SleepBoard, quota::Quota, 
 use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{
-    DeviceId, SessionId, address_of,
+    AccountId, DeviceId, SessionId, address_of,
     event::{self, EventSubject},
 };
 use tracing::{debug, info, warn};
@@ -65,7 +65,7 @@ use crate::{
     config::LimitsConfig,
     environment::Environment,
     last_work::LastWork,
-    log_limiter::{LogLimiter, UserLogLimiter},
+    log_limiter::UserLogLimiter,
     net::NetworkChange,
     worker::{
         command::{Answer, Command},
@@ -119,9 +119,9 @@ pub struct Clients {
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
     registry: Registry,
-    faults: LogLimiter,
+    faults: UserLogLimiter,
     failures: UserLogLimiter,
-    comings: LogLimiter,
+    comings: UserLogLimiter,
     turns: Turns,
     /// Room for events of the epoll set.
     events: Vec<EpollEvent>,
@@ -164,9 +164,9 @@ impl Clients {
             handshakes: VecDeque::new(),
             last_session: 0,
             registry,
-            faults: LogLimiter::default(),
+            faults: UserLogLimiter::default(),
             failures: UserLogLimiter::default(),
-            comings: LogLimiter::default(),
+            comings: UserLogLimiter::default(),
             turns: Turns::default(),
             events: vec![EpollEvent::empty(); EVENTS],
         })
@@ -302,7 +302,9 @@ impl Clients {
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
         let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
         if !matches!(peers, [Some(one), Some(other)] if one.account == other.account) {
-            return self.note_fault(|held_back| {
+            // Of either of both; root's if both are gone.
+            let account = peers.iter().flatten().next().map_or(AccountId(0), |peer| peer.account);
+            return self.note_fault(account, |held_back| {
                 warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
             });
         }
@@ -459,7 +461,7 @@ impl Clients {
                 && !was_open
             {
                 let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
-                self.note_coming(|held_back| {
+                self.note_coming(peer.account, |held_back| {
                     info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
                 });
             }
@@ -499,9 +501,9 @@ impl Clients {
             SessionStage::OneTooMany(_) | SessionStage::Connected | SessionStage::Greeted => {}
         }
         match why {
-            SessionEnd::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
+            SessionEnd::Closed => self.note_coming(peer.account, |held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
             SessionEnd::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
-            SessionEnd::Fault(what) => self.note_fault(|held_back| {
+            SessionEnd::Fault(what) => self.note_fault(peer.account, |held_back| {
                 warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
             }),
         }
@@ -571,16 +573,16 @@ impl Clients {
         );
     }
 
-    /// Writes a log line about a fault, unless there were many.
-    fn note_fault(&mut self, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.faults.admit(Instant::now()) {
+    /// Writes a log line about a fault of a user's program, unless there were many.
+    fn note_fault(&mut self, account: AccountId, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.faults.admit(account.0, Instant::now()) {
             write(held_back);
         }
     }
 
-    /// Writes a log line about a client that connects or leaves, unless there were many.
-    fn note_coming(&mut self, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.comings.admit(Instant::now()) {
+    /// Writes a log line about a user's client that connects or leaves, unless there were many.
+    fn note_coming(&mut self, account: AccountId, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.comings.admit(account.0, Instant::now()) {
             write(held_back);
         }
     }
