@@ -1,10 +1,11 @@
 //! Requests to the daemon's admin socket: one question, one answer, at most [`PATIENCE`].
 
 use std::{
+    fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{fs::MetadataExt as _, net::UnixStream},
     },
     path::Path,
     time::Duration,
@@ -17,6 +18,7 @@ use nix::{
         socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt},
         time::{TimeVal, TimeValLike},
     },
+    unistd::{Gid, Group},
 };
 use roced_report::{Problem, Question};
 use serde::de::DeserializeOwned;
@@ -61,12 +63,7 @@ impl<'a> DaemonSocket<'a> {
             Err(Errno::ECONNREFUSED) => {
                 bail!("no daemon listens on {shown}: roced has ended without removing its socket")
             }
-            Err(Errno::EACCES) => {
-                bail!(
-                    "no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with \
-                     (`ls -l {shown}` shows it)"
-                )
-            }
+            Err(Errno::EACCES) => bail!("no permission to open {shown}: {}", remedy(self.path)),
             // The socket of programs is of another type.
             Err(Errno::EPROTOTYPE) => {
                 bail!(
@@ -99,6 +96,21 @@ impl<'a> DaemonSocket<'a> {
                 PATIENCE.as_secs()
             ),
             _ => anyhow!("{doing} on {}: {error}", self.path.display()),
+        }
+    }
+}
+
+/// How a user gets permission to open the socket: its group is that of operators, if that may.
+fn remedy(path: &Path) -> String {
+    let group = fs::metadata(path).ok().filter(|file| file.mode() & 0o060 == 0o060);
+    let group = group.and_then(|file| Group::from_gid(Gid::from_raw(file.gid())).ok().flatten());
+    match group {
+        Some(Group { name, .. }) => format!(
+            "run rocectl as root, or become a member of the group {name} (`usermod -aG {name} USER`, and a new login)"
+        ),
+        None => {
+            "run rocectl as root; a group may use it that is named roced-admin, or by admin.group in roced's config"
+                .to_owned()
         }
     }
 }

@@ -2,15 +2,18 @@
 //! `shared/report/src/lib.rs`.
 //!
 //! It runs on the control thread and must never delay it: sockets do not block, a question is
-//! short, an answer is written as fast as it is read, and a slow operator is disconnected.
+//! short, an answer is written as fast as it is read, and a slow operator is disconnected. A thread
+//! of the operator's closes its socket, and descriptors in it.
+
+pub(crate) mod access;
 
 use std::{
-    fs::{self, Permissions},
-    io::{self, ErrorKind, Read, Write},
+    fs,
+    io::{self, ErrorKind},
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd},
         unix::{
-            fs::{FileTypeExt, PermissionsExt},
+            fs::FileTypeExt,
             net::{UnixListener, UnixStream},
         },
     },
@@ -18,11 +21,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-    socket::{getsockopt, sockopt::PeerCredentials},
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        socket::{MsgFlags, getsockopt, send, sockopt::PeerCredentials},
+    },
+};
+use roced_memory::{
+    descriptor,
+    users::{SharedFd, UserAccount, UserAccounts},
 };
 use roced_report::{Problem, Question};
+
+use self::access::AdminAccess;
 
 /// Operators connected at a time; more wait in the kernel's queue until one has left. Each is a
 /// person or a script, and a connection is soon over.
@@ -45,13 +57,17 @@ pub struct Admin {
     epoll: Epoll,
     connections: Vec<(u64, AdminConnection)>,
     next: u64,
+    access: AdminAccess,
+    users: UserAccounts,
 }
 
 #[derive(Debug)]
 struct AdminConnection {
-    stream: UnixStream,
+    stream: SharedFd,
     /// User at the other end, as the kernel said when it connected.
-    uid: u32,
+    user: UserAccount,
+    /// Why it gets no answer.
+    refusal: Option<String>,
     question: Vec<u8>,
     answer: Vec<u8>,
     /// Bytes of `answer` that are on their way.
@@ -60,19 +76,22 @@ struct AdminConnection {
 }
 
 impl Admin {
-    /// Listens at `path`, for the daemon's user and group. A socket without a listener is replaced.
+    /// Listens at `path`, for root, the daemon's user and that group, or the usual one if it exists.
+    /// A socket without a listener is replaced.
     ///
     /// # Errors
     /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else
-    /// than a socket stands there.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    /// than a socket stands there; [`ErrorKind::NotFound`] when there is no such group.
+    pub fn open(path: &Path, group: Option<&str>) -> io::Result<Self> {
+        let mut access = AdminAccess::new(group)?;
         remove_stale(path)?;
         let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, Permissions::from_mode(0o660))?;
+        access.give(path)?;
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        Ok(Self { path: path.into(), listener, epoll, connections: Vec::new(), next: 0 })
+        let users = UserAccounts::default();
+        Ok(Self { path: path.into(), listener, epoll, connections: Vec::new(), next: 0, access, users })
     }
 
     /// When [`Self::serve`] wants to be called though nothing is readable.
@@ -96,23 +115,28 @@ impl Admin {
             // The operator is gone, and an order must not be carried out then. A connection that is
             // shut down for writing alone still gets its answer.
             if event.events().contains(EpollFlags::EPOLLHUP) {
-                self.connections.swap_remove(at);
+                self.remove(at);
                 continue;
             }
             match self.connections[at].1.proceed(now, &mut answer) {
                 Ok(interest) => self.watch(at, interest),
-                Err(_gone) => {
-                    // Closing the stream takes it out of the epoll set.
-                    self.connections.swap_remove(at);
-                }
+                Err(_gone) => self.remove(at),
             }
         }
-        self.connections.retain(|(_, connection)| connection.deadline > now);
+        while let Some(at) = self.connections.iter().position(|(_, connection)| connection.deadline <= now) {
+            self.remove(at);
+        }
         if self.is_full() != was_full {
             let interest = if self.is_full() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
             let mut event = EpollEvent::new(interest, LISTENER);
             self.epoll.modify(&self.listener, &mut event).expect("a watched socket can be watched otherwise");
         }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let (_, connection) = self.connections.swap_remove(at);
+        // It cannot fail: the stream is in the set, and open until its user's thread closes it.
+        let _ = self.epoll.delete(&connection.stream);
     }
 
     fn is_full(&self) -> bool {
@@ -128,13 +152,17 @@ impl Admin {
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let Ok(user) = getsockopt(&stream, PeerCredentials) else { return };
+        let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { return };
+        let refusal = (!self.access.allows(&stream, credentials)).then(|| self.access.describe());
+        let user = self.users.user(credentials.uid());
+        let stream = SharedFd::new(stream.into(), Some(user.clone()));
         let number = self.next;
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
-            let (uid, deadline) = (user.uid(), now + PATIENCE);
-            self.connections.push((number, AdminConnection { stream, uid, question, answer, sent: 0, deadline }));
+            let deadline = now + PATIENCE;
+            let connection = AdminConnection { stream, user, refusal, question, answer, sent: 0, deadline };
+            self.connections.push((number, connection));
         }
     }
 
@@ -162,8 +190,8 @@ impl Drop for Admin {
 /// This connection is over, for any reason: no state of the daemon depends on it.
 struct Gone;
 
-impl From<io::Error> for Gone {
-    fn from(_: io::Error) -> Self {
+impl From<Errno> for Gone {
+    fn from(_: Errno) -> Self {
         Self
     }
 }
@@ -184,7 +212,10 @@ impl AdminConnection {
         self.read()?;
         if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.question.drain(..=end).collect();
-            self.answer = answer_line(&line, |question| answer(question, self.uid));
+            self.answer = answer_line(&line, |question| match &self.refusal {
+                Some(problem) => Err(Problem { problem: problem.clone() }),
+                None => answer(question, self.user.uid()),
+            });
             self.sent = 0;
             if !self.write()? {
                 return Ok(EpollFlags::EPOLLOUT);
@@ -204,26 +235,30 @@ impl AdminConnection {
         if room == 0 {
             return Ok(());
         }
-        match self.stream.read(&mut bytes[..room]) {
-            Ok(0) if !self.question.contains(&b'\n') => Err(Gone),
-            Ok(count) => {
-                self.question.extend_from_slice(&bytes[..count]);
+        match descriptor::receive(&self.stream, &mut bytes[..room], &self.user) {
+            // Descriptors answer no question.
+            Ok(None) => Err(Gone),
+            Ok(Some(incoming)) if !incoming.descriptors.is_empty() => Err(Gone),
+            Ok(Some(incoming)) if incoming.length == 0 && !self.question.contains(&b'\n') => Err(Gone),
+            Ok(Some(incoming)) => {
+                self.question.extend_from_slice(&bytes[..incoming.length]);
                 Ok(())
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
         }
     }
 
     /// True when all is written.
     fn write(&mut self) -> Result<bool, Gone> {
         while self.sent < self.answer.len() {
-            match self.stream.write(&self.answer[self.sent..]) {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(self.stream.as_fd().as_raw_fd(), &self.answer[self.sent..], flags) {
                 Ok(0) => return Err(Gone),
                 Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Err(Errno::EAGAIN) => return Ok(false),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
         self.answer = Vec::new();
@@ -256,7 +291,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{BufRead, BufReader},
+        io::{BufRead, BufReader, Read, Write},
         thread,
     };
 
@@ -269,7 +304,7 @@ mod tests {
     ) -> T {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
-        let mut admin = Admin::open(&path).expect("a socket");
+        let mut admin = Admin::open(&path, None).expect("a socket");
         thread::scope(|scope| {
             let asker = scope.spawn(|| ask(&path));
             while !asker.is_finished() {
@@ -319,7 +354,7 @@ mod tests {
     fn a_question_on_a_closed_connection_is_not_answered() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
-        let mut admin = Admin::open(&path).expect("a socket");
+        let mut admin = Admin::open(&path, None).expect("a socket");
         let left = |admin: &mut Admin| {
             let mut asked = 0;
             for _ in 0..10 {
@@ -382,7 +417,7 @@ mod tests {
     fn a_slow_operator_is_disconnected() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
-        let mut admin = Admin::open(&path).expect("a socket");
+        let mut admin = Admin::open(&path, None).expect("a socket");
         let mut idle = UnixStream::connect(&path).expect("connect");
         let now = Instant::now();
         assert_eq!(admin.deadline(), None);
@@ -398,12 +433,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
         drop(UnixListener::bind(&path).expect("a socket"));
-        let admin = Admin::open(&path).expect("nobody listens there");
-        assert_eq!(Admin::open(&path).expect_err("somebody listens there").kind(), ErrorKind::AddrInUse);
+        let admin = Admin::open(&path, None).expect("nobody listens there");
+        assert_eq!(Admin::open(&path, None).expect_err("somebody listens there").kind(), ErrorKind::AddrInUse);
         drop(admin);
         assert!(!path.exists());
         fs::write(&path, "precious").expect("a file");
-        assert_eq!(Admin::open(&path).expect_err("a file stands there").kind(), ErrorKind::AddrInUse);
+        assert_eq!(Admin::open(&path, None).expect_err("a file stands there").kind(), ErrorKind::AddrInUse);
         assert!(path.exists());
     }
 }

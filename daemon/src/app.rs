@@ -244,7 +244,7 @@ impl Daemon {
             folders.make_for(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
         }
         let listener = ClientListener::bind(&control.socket, control.group.as_deref(), control.mode)?;
-        let admin = Admin::open(&config.admin.socket)
+        let admin = Admin::open(&config.admin.socket, config.admin.group.as_deref())
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let attacher = Attacher::new()?;

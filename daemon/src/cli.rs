@@ -102,10 +102,12 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
 /// Objects that the config names and this host does not have at present. They may come before the
 /// daemon starts, so they are no mistake.
 fn absences(config: &Config) -> Vec<String> {
-    let group = config.control.group.iter().filter(|name| matches!(Group::from_name(name), Ok(None)));
+    let groups = [("control.group", &config.control.group), ("admin.group", &config.admin.group)];
+    let groups = groups.into_iter().filter_map(|(key, name)| Some((key, name.as_deref()?)));
+    let groups = groups.filter(|(_, name)| matches!(Group::from_name(name), Ok(None)));
     let interfaces =
         config.devices.iter().filter(|device| !Path::new("/sys/class/net").join(device.interface.as_str()).exists());
-    let groups = group.map(|name| format!("control.group: there is no group {name}: roced does not start without it"));
+    let groups = groups.map(|(key, name)| format!("{key}: there is no group {name}: roced does not start without it"));
     let interfaces = interfaces.map(|device| {
         format!(
             "device {}: there is no network interface {}: roced does not start without it, and waits for it as a service",

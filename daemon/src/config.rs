@@ -81,6 +81,8 @@ pub struct ControlConfig {
 pub struct AdminConfig {
     /// Path of the socket.
     pub socket: PathBuf,
+    /// Group of operators; `None` for the usual one, if it exists.
+    pub group: Option<String>,
 }
 
 /// `[net]`: how the kernel's network is followed.
@@ -399,7 +401,7 @@ impl Default for ControlConfig {
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { socket: DEFAULT_ADMIN_SOCKET.into() }
+        Self { socket: DEFAULT_ADMIN_SOCKET.into(), group: None }
     }
 }
 

@@ -50,7 +50,7 @@ impl Config {
             group => Restart,
             mode => Restart,
         });
-        compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, });
+        compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, group => Restart, });
         compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
         let LimitsConfig { clients, account, client, device, cm } = &self.limits;
         // Tables have the size of the limit.

@@ -73,7 +73,8 @@ fn control(section: &ConfigSection<'_, '_>) -> ControlConfig {
 
 fn admin(section: &ConfigSection<'_, '_>, control: &ControlConfig) -> AdminConfig {
     let socket = section.text("socket", Some(DEFAULT_ADMIN_SOCKET), "", ABSOLUTE_PATH);
-    let admin = AdminConfig { socket: socket.map_or(AdminConfig::default().socket, PathBuf::from) };
+    let group = section.text("group", None, "\"roced-admin\" if there is such a group, else none", GROUP);
+    let admin = AdminConfig { socket: socket.map_or(AdminConfig::default().socket, PathBuf::from), group };
     if admin.socket == control.socket {
         section.refuse("socket", "the same path as control.socket: each needs its own");
     }
