@@ -92,7 +92,12 @@ impl Chores {
         }
     }
 
-    fn work(&self) {
+    /// Beside the table of users and one thread, something has the account.
+    fn is_in_use(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 2
+    }
+
+    fn work(self: &Arc<Self>) {
         let mut state = self.state();
         loop {
             while let Some(chore) = state.queue.pop_front() {
@@ -109,7 +114,10 @@ impl Chores {
             state.idle -= 1;
             // It begins now, and is not stuck since its last chore.
             state.taken = Some(Instant::now());
-            if waited.timed_out() && state.queue.is_empty() {
+            // The last thread stays with the account: one that begins at the limit of mappings would
+            // end the process.
+            let is_needed = state.threads == 1 && self.is_in_use();
+            if waited.timed_out() && state.queue.is_empty() && !is_needed {
                 state.threads -= 1;
                 return;
             }

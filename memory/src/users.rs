@@ -69,6 +69,11 @@ impl UserAccount {
         self.chores.add(chore);
     }
 
+    /// Begins a thread for chores before there are any, if there is none.
+    pub fn begin_thread(&self) {
+        self.later(|| {});
+    }
+
     /// Chores of this user that its threads have not done.
     pub fn chores(&self) -> usize {
         self.chores.count()

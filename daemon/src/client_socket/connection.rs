@@ -67,6 +67,7 @@ impl ClientConnection {
     /// The client at the other end of `socket`.
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
         let user = users.user(peer.account.0);
+        user.begin_thread();
         Self { socket: SharedFd::new(socket, Some(user.clone())), peer, user }
     }
 
