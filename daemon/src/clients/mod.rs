@@ -205,12 +205,8 @@ impl Clients {
 
     /// Serves sockets with events for a while, in the order of [`Turns`].
     fn serve_ready(&mut self, events: &[EpollEvent], environment: &mut Environment<'_>) {
-        for event in events {
-            match event.data() {
-                LISTENER => self.accept(),
-                LOST => self.end_sessions_with_lost_memory(),
-                _ => {}
-            }
+        if events.iter().any(|event| event.data() == LOST) {
+            self.end_sessions_with_lost_memory();
         }
         let sockets = events.iter().filter(|event| !matches!(event.data(), LISTENER | LOST)).filter_map(|event| {
             let number = event.data() as u32;
@@ -228,6 +224,10 @@ impl Clients {
             } else {
                 self.on_socket(number, event.events(), until, environment);
             }
+        }
+        // Afterward: a place of a session that has ended is not free before its objects are destroyed.
+        if events.iter().any(|event| event.data() == LISTENER) {
+            self.accept();
         }
     }
 
