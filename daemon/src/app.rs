@@ -48,7 +48,8 @@ use nix::{
     },
 };
 use roced_memory::{access_log, heap};
-use roced_types::WorkerId;
+use roced_transport::own_addresses::OwnAddresses;
+use roced_types::{DeviceId, WorkerId, gid_of};
 use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
 
@@ -290,8 +291,21 @@ impl Daemon {
         }
         let devices: Vec<_> = self.devices.iter().map(|device| device.id).collect();
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
-        devices.into_iter().try_for_each(|device| network_view.set_addresses(device))?;
+        devices.iter().try_for_each(|device| network_view.set_addresses(*device))?;
+        devices.into_iter().for_each(|device| self.set_own_addresses(device));
         Ok(())
+    }
+
+    /// Tells the workers from which addresses no frame comes to a device by its network.
+    fn set_own_addresses(&mut self, device: DeviceId) {
+        let gids = self.net.device(device).gids.entries().map(|(_, gid)| gid_of(gid.address));
+        let addresses = OwnAddresses::new(gids);
+        for worker in (0..self.workers.len() as u32).map(WorkerId) {
+            // A worker without an endpoint of the device refuses.
+            if let Err(error) = self.workers.call(worker, Command::SetOwnAddresses(device, addresses.clone())) {
+                warn!(worker = worker.0, %error, "a worker does not know the addresses of its device");
+            }
+        }
     }
 
     fn fd(&self, source: WakeSource) -> BorrowedFd<'_> {
@@ -450,6 +464,11 @@ impl Daemon {
         for change in changes {
             if let NetworkChange::Gids(device) = change {
                 network_view.set_addresses(*device)?;
+            }
+        }
+        for change in changes {
+            if let NetworkChange::Gids(device) = change {
+                self.set_own_addresses(*device);
             }
         }
         self.tell_clients(changes);

@@ -7,7 +7,7 @@ use std::{
 
 use nix::errno::Errno;
 use roced_transport::mr::MrKey;
-use roced_types::{EndpointId, Qpn};
+use roced_types::{EndpointId, EndpointIds, Qpn};
 
 /// Numbers of one kind of object, each in use once in the daemon. They come in order, so that a
 /// number that a client kept too long names nothing for a long time.
@@ -89,12 +89,13 @@ impl MrKeys {
     }
 }
 
-/// The queue pair numbers of one endpoint: random ones of the whole index space. One that is given
+/// The queue pair numbers of one endpoint: random ones of the whole index space, each with one of the
+/// endpoint's own numbers at random. One that is given
 /// back rests before it is handed out again, so that packets of the queue pair that had it are gone
 /// from the network; a program that connects again at once has another number.
 #[derive(Debug)]
 pub(crate) struct Qpns {
-    endpoint: EndpointId,
+    ids: EndpointIds,
     /// Indices are below this.
     indices: u32,
     capacity: u32,
@@ -112,16 +113,21 @@ impl Qpns {
     const REST: Duration = Duration::from_secs(2);
 
     /// `capacity` numbers at a time, with indices below `indices`.
-    pub(crate) fn new(endpoint: EndpointId, indices: u32, capacity: u32) -> Self {
+    pub(crate) fn new(ids: impl Into<EndpointIds>, indices: u32, capacity: u32) -> Self {
+        let ids = ids.into();
         let indices = indices.min(Qpn::INDEX_COUNT);
         let mut taken = vec![0; indices.div_ceil(u64::BITS) as usize].into_boxed_slice();
         let beyond = indices..taken.len() as u32 * u64::BITS;
         // Reserved numbers are the first ones and the last.
         let ends = (0..indices.min(2)).chain(indices.saturating_sub(1)..indices);
-        for index in beyond.chain(ends.filter(|index| Qpn::new(endpoint, *index).is_reserved())) {
+        let is_reserved = |index: &u32| {
+            let of_endpoint = (0..EndpointId::COUNT).filter_map(EndpointId::new).filter(|id| ids.contains(*id));
+            of_endpoint.map(|id| Qpn::new(id, *index)).any(Qpn::is_reserved)
+        };
+        for index in beyond.chain(ends.filter(is_reserved)) {
             set(&mut taken, index);
         }
-        Self { endpoint, indices, capacity, used: 0, taken, resting: VecDeque::new() }
+        Self { ids, indices, capacity, used: 0, taken, resting: VecDeque::new() }
     }
 
     /// Queue pairs in use.
@@ -142,7 +148,7 @@ impl Qpns {
         };
         set(&mut self.taken, index);
         self.used += 1;
-        Some(Qpn::new(self.endpoint, index))
+        Some(Qpn::new(self.ids.pick(random >> Qpn::INDEX_BITS), index))
     }
 
     /// Gives a number back.

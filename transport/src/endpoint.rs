@@ -27,7 +27,7 @@ mod time_wait;
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::AddAssign;
 
-use roced_types::{EndpointId, QpAttributes, Qpn, attribute, state};
+use roced_types::{EndpointId, EndpointIds, QpAttributes, Qpn, attribute, state};
 
 use self::{
     final_answers::FinalAnswers, resources::Resources, schedule::Schedule, slots::QpSlots, time_wait::TimeWait,
@@ -40,6 +40,7 @@ use crate::{
     management::Management,
     multicast::Groups,
     out_of_order::OutOfOrderPool,
+    own_addresses::OwnAddresses,
     partition::Partitions,
     qp::{PathState, Qp, QpEvent, QpFailure, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
@@ -58,7 +59,7 @@ const FULL_MAX: usize = 16;
 /// Parts of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// Its position in queue pair numbers.
+    /// Its number, in queue pair numbers as well ([`Endpoint::with_ids`]).
     pub id: EndpointId,
     /// Memory regions that it can hold.
     pub max_mrs: u32,
@@ -135,9 +136,12 @@ impl<W: Wire> Wire for Metered<'_, W> {
 #[derive(Debug)]
 pub struct Endpoint {
     id: EndpointId,
+    /// Numbers that stand for it in queue pair numbers.
+    ids: EndpointIds,
     qps: QpSlots,
     resources: Resources,
     groups: Groups,
+    own_addresses: OwnAddresses,
     schedule: Schedule,
     recovery: RecoveryConfig,
     partitions: Partitions,
@@ -165,9 +169,11 @@ impl Endpoint {
         assert!(config.max_qps.max(config.max_srqs) <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
         Self {
             id: config.id,
+            ids: config.id.into(),
             qps: QpSlots::new(config.max_qps),
             resources: Resources::new(&config),
             groups: Groups::new(config.max_attachments),
+            own_addresses: OwnAddresses::default(),
             schedule: Schedule::new(&config),
             recovery: config.recovery,
             partitions: config.partitions,
@@ -183,6 +189,19 @@ impl Endpoint {
             drops: DropCounters::default(),
             totals: Arc::default(),
         }
+    }
+
+    /// Gives it other numbers in queue pair numbers than [`EndpointConfig::id`] alone.
+    #[must_use]
+    pub const fn with_ids(mut self, ids: EndpointIds) -> Self {
+        self.ids = ids;
+        self
+    }
+
+    /// From now on no datagram from the network comes from one of these addresses. Returns the former
+    /// ones, to be freed elsewhere.
+    pub const fn set_own_addresses(&mut self, addresses: OwnAddresses) -> OwnAddresses {
+        core::mem::replace(&mut self.own_addresses, addresses)
     }
 
     /// Accepts send work for a queue pair. The caller has checked [`Self::send_room`].
@@ -369,13 +388,13 @@ impl Endpoint {
     /// ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let qpn = qp.qpn();
-        if qpn.endpoint() != self.id {
+        if !self.ids.contains(qpn.endpoint()) {
             return Err((qp, Reject::NoSuchQp(qpn)));
         }
-        if let Err(reject) = qp.check_srq(&self.resources.srqs) {
+        if let Err(reject) = qp.check_srq(&self.resources.srqs, self.ids) {
             return Err((qp, reject));
         }
-        qp.set_recovery(self.recovery);
+        qp.set_endpoint(self.ids, self.recovery);
         let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
         let qp = self.qps.get_mut(slot).expect("it was just inserted");
         qp.count_into(Some(&self.totals));
@@ -475,7 +494,7 @@ impl Endpoint {
     /// Slot of a queue pair: a number below [`EndpointConfig::max_qps`], unique until the queue pair
     /// is removed. Slots are dense.
     pub fn slot(&self, qpn: Qpn) -> Option<u32> {
-        if qpn.endpoint() == self.id { self.qps.find(qpn.index()) } else { None }
+        self.qps.find(qpn.index()).filter(|slot| self.qps.get(*slot).is_some_and(|qp| qp.qpn() == qpn))
     }
 
     /// All queue pairs, in no particular order. Takes time in proportion to their number.

@@ -168,6 +168,22 @@ pub enum Egress {
     },
 }
 
+impl Egress {
+    /// The frame leaves by no network: its receiver belongs to this daemon.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::HandOver { .. } | Self::SameDevice)
+    }
+}
+
+/// Origin of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameOrigin {
+    /// The network: any party may have made it.
+    Wire,
+    /// A queue pair of this daemon.
+    Local,
+}
+
 /// Reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmitError {

@@ -45,11 +45,14 @@ pub mod congestion;
 pub mod counters;
 pub mod endpoint;
 pub mod fair;
+#[cfg(test)]
+mod guesses;
 pub mod io;
 pub mod management;
 pub mod mr;
 mod multicast;
 mod out_of_order;
+pub mod own_addresses;
 pub mod partition;
 pub mod psn;
 pub mod qp;

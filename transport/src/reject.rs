@@ -33,6 +33,9 @@ named_counters! {
         NoSuchQp "drop_no_such_qp",
         /// The source or destination address is not that of the queue pair's path.
         WrongAddress "drop_wrong_address",
+        /// Sent by another party than its source address names: a packet from the network from an
+        /// address that is here or that no host has, or to a connection whose peer is here.
+        ForgedSource "drop_forged_source",
         /// Its VLAN is not that of the queue pair's path, or it has one where the path has none.
         WrongVlan "drop_wrong_vlan",
         /// The opcode is of another transport service than the queue pair.
@@ -41,6 +44,8 @@ named_counters! {
         WrongState "drop_wrong_state",
         /// A request ahead of the expected PSN (answered by one NAK).
         OutOfSequence "drop_out_of_sequence",
+        /// Farther from the expected PSN than the peer has packets under way.
+        BeyondWindow "drop_beyond_window",
         /// Ahead of its turn, and no room to buffer it (requested again).
         OutOfOrderNoBuffer "drop_out_of_order_no_buffer",
         /// Buffered, and discarded before its turn: RNR NAK, error, change of state, age.
@@ -65,7 +70,8 @@ named_counters! {
         ManagementQueueFull "drop_management_queue_full",
         /// A datagram to a multicast group to which no queue pair is attached.
         NoSuchGroup "drop_no_such_group",
-        /// From the UDP source port that the peer had in an earlier life of the connection.
+        /// From the UDP source port that the peer had in an earlier life of the connection, or from
+        /// one that it does not have.
         OtherSourcePort "drop_other_source_port",
         /// It was buffered already, with other bytes: neither is trusted.
         OutOfOrderConflict "drop_out_of_order_conflict",

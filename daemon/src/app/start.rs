@@ -233,7 +233,8 @@ fn worker_endpoint(
         window_packets: device.total_window_packets,
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
-    });
+    })
+    .with_ids(place.ids);
     WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 

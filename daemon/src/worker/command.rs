@@ -11,6 +11,7 @@ use roced_transport::{
     ah::AhEntry,
     counters::QpCounters,
     mr::{Mr, MrKey},
+    own_addresses::OwnAddresses,
     qp::{PathState, Qp, ReplayMemory},
     reject::Reject,
     srq::Srq,
@@ -83,6 +84,9 @@ pub enum Command {
     },
     /// Nothing is sent by it any more. [`Answer::Done`].
     DropAh(DeviceId, u32),
+    /// The addresses of a device itself, from which no datagram comes to it by its network.
+    /// [`Answer::Done`].
+    SetOwnAddresses(DeviceId, OwnAddresses),
     /// A datagram queue pair of a device, on whichever worker, is of a multicast group.
     /// [`Answer::Done`].
     Attach {

@@ -74,6 +74,13 @@ impl<N: Nic> Worker<N> {
                 if there { Answer::Done } else { missing() }
             }
             Command::DropAh(device, number) => self.drop_ah(device, number),
+            Command::SetOwnAddresses(device, addresses) => match self.endpoint_of(device) {
+                Some(endpoint) => {
+                    endpoint.set_own_addresses(addresses);
+                    Answer::Done
+                }
+                None => missing(),
+            },
             Command::Attach { device, qpn, group } => match self.endpoint_of(device) {
                 Some(endpoint) => done_or_refused(endpoint.attach(qpn, group)),
                 None => missing(),

@@ -20,7 +20,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam::queue::ArrayQueue;
-use roced_transport::io::{Abort, BorrowedPayload, EmitError, FrameMut, Segments};
+use roced_transport::io::{Abort, BorrowedPayload, EmitError, FrameMut, FrameOrigin, Segments};
 use roced_types::{DeviceId, SGE_MAX};
 
 use super::wake::Waker;
@@ -36,7 +36,7 @@ pub const PACKET_BUFFERS: usize = 256;
 /// Maximum number of bytes borrowed in a poll iteration: some tens of microseconds of copying.
 const BORROWED_BYTES_PER_POLL: usize = 256 << 10;
 
-/// Origin of a frame.
+/// How a frame came to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
     /// A NIC queue of another worker.
@@ -50,6 +50,7 @@ pub enum BufferKind {
 pub struct PacketBuffer {
     home: usize,
     kind: BufferKind,
+    origin: FrameOrigin,
     group_of: Option<DeviceId>,
     length: usize,
     bytes: Box<[u8]>,
@@ -60,7 +61,11 @@ pub struct PacketBuffer {
 impl PacketBuffer {
     fn new(home: usize, kind: BufferKind) -> Self {
         let bytes = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
-        Self { home, kind, group_of: None, length: 0, bytes, borrowed: Vec::with_capacity(SGE_MAX as usize) }
+        let origin = match kind {
+            BufferKind::Forwarded => FrameOrigin::Wire,
+            BufferKind::HandedOver => FrameOrigin::Local,
+        };
+        Self { home, kind, origin, group_of: None, length: 0, bytes, borrowed: Vec::with_capacity(SGE_MAX as usize) }
     }
 
     /// Frame, without borrowed payload.
@@ -77,9 +82,15 @@ impl PacketBuffer {
         self.borrowed.iter().map(BorrowedPayload::len).sum()
     }
 
-    /// Origin of the frame.
+    /// How the frame came to this worker.
     pub fn kind(&self) -> BufferKind {
         self.kind
+    }
+
+    /// Origin of the frame. One that a queue pair of this daemon sent to a group, and that another
+    /// worker forwarded, is local.
+    pub fn origin(&self) -> FrameOrigin {
+        self.origin
     }
 
     /// Device, if the frame is for a multicast group of it. Otherwise the destination QPN determines
@@ -200,22 +211,34 @@ impl Handoff {
     /// # Panics
     /// If there is no worker `to`.
     pub fn forward(&mut self, to: usize, frame: &Segments<'_>) -> Result<(), Full> {
-        self.copy_to(to, None, frame)
+        self.copy_to(to, None, FrameOrigin::Wire, frame)
     }
 
     /// Like [`Self::forward`], to a worker with queue pairs of `device` in the multicast group of the
-    /// frame.
+    /// frame, which has this origin.
     ///
     /// # Errors
     /// As [`Self::forward`].
     ///
     /// # Panics
     /// As [`Self::forward`].
-    pub fn forward_to_group(&mut self, to: usize, device: DeviceId, frame: &Segments<'_>) -> Result<(), Full> {
-        self.copy_to(to, Some(device), frame)
+    pub fn forward_to_group(
+        &mut self,
+        to: usize,
+        device: DeviceId,
+        origin: FrameOrigin,
+        frame: &Segments<'_>,
+    ) -> Result<(), Full> {
+        self.copy_to(to, Some(device), origin, frame)
     }
 
-    fn copy_to(&mut self, to: usize, group_of: Option<DeviceId>, frame: &Segments<'_>) -> Result<(), Full> {
+    fn copy_to(
+        &mut self,
+        to: usize,
+        group_of: Option<DeviceId>,
+        origin: FrameOrigin,
+        frame: &Segments<'_>,
+    ) -> Result<(), Full> {
         let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
         let packet_buffer = if length <= FRAME_BYTES_MAX { self.take_buffer(BufferKind::Forwarded) } else { None };
         let Some(mut packet_buffer) = packet_buffer else {
@@ -227,7 +250,7 @@ impl Handoff {
             packet_buffer.bytes[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        (packet_buffer.length, packet_buffer.group_of) = (length, group_of);
+        (packet_buffer.length, packet_buffer.group_of, packet_buffer.origin) = (length, group_of, origin);
         self.counters.forwarded += 1;
         self.deliver(to, packet_buffer);
         Ok(())
@@ -489,7 +512,7 @@ mod tests {
     fn a_frame_for_a_group_says_of_which_device_and_the_next_in_its_buffer_does_not() {
         let mut ends = ends(2);
         for _ in 0..PACKET_BUFFERS {
-            ends[0].forward_to_group(1, DeviceId(5), &[&[1]]).expect("room");
+            ends[0].forward_to_group(1, DeviceId(5), FrameOrigin::Wire, &[&[1]]).expect("room");
             let sent = ends[0].loop_back(DeviceId(6), 2, |copy| {
                 copy.fill(7);
                 Ok(())

@@ -42,7 +42,7 @@ use roced_memory::{access_log, mapping::Mapping};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, Transmitted, TransmittedOf},
-    io::Segments,
+    io::{FrameOrigin, Segments},
     wire::frame::{dest_qpn, destination},
 };
 use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
@@ -411,7 +411,7 @@ impl<N: Nic> Worker<N> {
                             return;
                         }
                         FrameRoute::Group => {
-                            share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
+                            share((FrameOrigin::Wire, frame), place, endpoint, &self.endpoints, &mut self.handoff);
                         }
                         FrameRoute::Local => {}
                     }
@@ -461,8 +461,9 @@ impl<N: Nic> Worker<N> {
                     packet_buffer.borrowed(),
                     &mut self.worker_memory,
                 );
-            } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
-                endpoint.on_frame(now, frame, &mut self.worker_memory);
+            } else if !is_own || share((FrameOrigin::Local, frame), place, endpoint, &self.endpoints, &mut self.handoff)
+            {
+                endpoint.on_frame_from(packet_buffer.origin(), now, frame, &mut self.worker_memory);
             }
         }
         self.handoff.give_back(packet_buffer);
@@ -648,7 +649,8 @@ impl<N: Nic> Worker<N> {
 
     /// Which of its endpoints, if any, a queue pair number names.
     pub(super) fn endpoint_slot_of(&self, qpn: Qpn) -> Option<usize> {
-        self.worker_endpoint(qpn.endpoint())
+        // A few at most: one for each device.
+        self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.ids.contains(qpn.endpoint()))
     }
 
     pub(super) fn worker_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
@@ -660,21 +662,22 @@ impl<N: Nic> Worker<N> {
 /// Gives a copy to every other worker with members of the frame's multicast group; returns true if
 /// the group has members.
 fn share(
-    frame: &Segments<'_>,
+    (origin, frame): (FrameOrigin, &Segments<'_>),
     place: &EndpointLocation,
     endpoint: &Endpoint,
     endpoints: &Endpoints,
     handoff: &mut Handoff,
 ) -> bool {
     let Some(group) = destination(frame) else { return false };
-    let mut last = None;
+    // One bit for each worker; there are as many as endpoints at the most.
+    let (mut served, mut has_members) = (1_u64 << place.worker.0, false);
     for owner in endpoint.members(&group).filter_map(|qpn| endpoints.of_qpn(qpn)) {
-        // Those of one worker stand together.
-        if last != Some(owner.worker) && owner.worker != place.worker {
+        has_members = true;
+        if served >> owner.worker.0 & 1 == 0 {
+            served |= 1 << owner.worker.0;
             // Counted when there is no room.
-            let _dropped = handoff.forward_to_group(owner.worker.0 as usize, place.device, frame);
+            let _dropped = handoff.forward_to_group(owner.worker.0 as usize, place.device, origin, frame);
         }
-        last = Some(owner.worker);
     }
-    last.is_some()
+    has_members
 }

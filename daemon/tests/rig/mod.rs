@@ -116,7 +116,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
                     window_packets: 1024,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::default(),
-                }),
+                })
+                .with_ids(place.ids),
                 queues: queues_of(place),
                 max_qps: MAX_QPS,
             };

@@ -447,7 +447,8 @@ impl Control {
                     window_packets: 1024,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::new(&PKEYS),
-                }),
+                })
+                .with_ids(place.ids),
                 queues: Vec::new(),
                 max_qps: how.qps,
             });

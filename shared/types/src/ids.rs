@@ -1,7 +1,8 @@
 //! Numbers with a type each, so that no two can be mistaken for one another.
 //!
-//! A [`Qpn`] contains the [`EndpointId`] that owns the queue pair (one worker and one device), so
-//! that the destination QPN of a frame identifies the owner:
+//! A [`Qpn`] contains an [`EndpointId`] of the owner of the queue pair (one worker and one device), so
+//! that the destination QPN of a frame identifies the owner. An endpoint has several of them
+//! ([`EndpointIds`]):
 //!
 //! ```text
 //!   23        18 17                     0
@@ -125,6 +126,51 @@ impl EndpointId {
     /// Its number, an index into the daemon's table of endpoints.
     pub const fn get(self) -> usize {
         self.0 as usize
+    }
+}
+
+/// Numbers that stand for one endpoint in the numbers of its queue pairs. A daemon with few
+/// endpoints gives several to each, so that a QPN has as many unpredictable bits as it can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointIds(u64);
+
+impl EndpointIds {
+    /// All numbers that leave the remainder `endpoint` when divided by `endpoints`.
+    ///
+    /// # Panics
+    /// Without endpoints, or if `endpoint` is none of them.
+    pub const fn of(endpoint: EndpointId, endpoints: usize) -> Self {
+        assert!((endpoint.0 as usize) < endpoints, "an endpoint is one of all");
+        let (mut ids, mut id) = (0, endpoint.0 as usize);
+        while id < EndpointId::COUNT {
+            ids |= 1 << id;
+            id += endpoints;
+        }
+        Self(ids)
+    }
+
+    /// The endpoint has this number.
+    pub const fn contains(self, id: EndpointId) -> bool {
+        self.0 >> id.0 & 1 == 1
+    }
+
+    /// One of the numbers, by random bits.
+    ///
+    /// # Panics
+    /// Never: there is at least one.
+    pub const fn pick(self, random: u32) -> EndpointId {
+        let (mut ids, mut skip) = (self.0, random % self.0.count_ones());
+        while skip > 0 {
+            ids &= ids - 1;
+            skip -= 1;
+        }
+        EndpointId(ids.trailing_zeros() as u8)
+    }
+}
+
+impl From<EndpointId> for EndpointIds {
+    fn from(id: EndpointId) -> Self {
+        Self(1 << id.0)
     }
 }
 

@@ -15,7 +15,9 @@ mod work_request;
 
 pub use completion::{CompletionOp, Status, completion_flags};
 pub use gid::{address_of, gid_of, node_guid};
-pub use ids::{AccountId, Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WORKERS_MAX, WorkerId};
+pub use ids::{
+    AccountId, Cqn, DeviceId, EndpointId, EndpointIds, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WORKERS_MAX, WorkerId,
+};
 pub use qp::{
     INLINE_BYTES_MAX, PKEYS_MAX, PRIVILEGED_QKEY, QpAttributes, QpSizes, SGE_MAX, WORK_REQUESTS_MAX, attribute,
     service, state,

@@ -81,7 +81,7 @@ pub(crate) enum Rebirth {
 
 /// Knowledge of a queue pair about the port of its peer's packets in a life, on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Port {
+pub(crate) enum Port {
     Known,
     /// It may have taken a packet.
     Perhaps,
@@ -412,7 +412,7 @@ impl Connection {
     }
 
     /// Whether the queue pair of the other host has taken a packet of host `from` in this life.
-    fn knows_port(&mut self, from: usize, is_request: bool) -> Port {
+    pub(crate) fn knows_port(&mut self, from: usize, is_request: bool) -> Port {
         let requester = &mut self.ends[if is_request { from } else { 1 - from }];
         // An answer that ended it may be all that it took.
         let was_refused = !is_request && (requester.failed || requester.may_fail || requester.send_failed);

@@ -24,6 +24,7 @@ mod counting;
 mod drain;
 mod earlier;
 mod fault;
+mod forger;
 mod frame;
 mod host;
 mod keys;

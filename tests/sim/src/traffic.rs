@@ -72,6 +72,10 @@ impl World {
             admission = Admission::Doubted;
         }
         let must_refuse = matches!(admission, Admission::Refused | Admission::Doubted);
+        let is_genuine = earlier.is_none() && !must_refuse && hears && !corrupt;
+        if let Some(at) = at.filter(|_| is_genuine) {
+            self.forge(at, to, &seen, &bytes);
+        }
         let has_left = at.is_none() && self.has_left(to, seen.dest_qpn);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
@@ -99,6 +103,11 @@ impl World {
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
+        }
+        if let (Some(at), true, Service::Unreliable, Disposition::Accepted) =
+            (at, is_genuine, seen.service, disposition)
+        {
+            self.forger.hear(self.model.connections[at].life, to);
         }
         if has_left {
             self.model.note(self.model.check_unexecuted(&seen, life, disposition));

@@ -14,6 +14,7 @@ use crate::{
     connection::Phase,
     earlier::Earlier,
     fault::Weather,
+    forger::Forger,
     host,
     layout::sink_bytes,
     leaving::Leaving,
@@ -57,6 +58,7 @@ pub(crate) struct World {
     pub(crate) restart_at: u64,
     pub(crate) earlier: Earlier,
     pub(crate) leaving: Leaving,
+    pub(crate) forger: Forger,
     /// Connections may be of any service.
     pub(crate) mixed: bool,
     /// NICs that have room for few frames at a time.
@@ -116,6 +118,7 @@ impl World {
             restart_at: u64::MAX,
             earlier: Earlier::draw(&mut random, weather.earlier_life),
             leaving: Leaving::draw(Random::new(!seed)),
+            forger: Forger::draw(Random::new(seed.rotate_left(17) ^ 0x464f_5247)),
             mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],

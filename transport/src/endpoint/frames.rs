@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::{
     clock::Nanos,
     counters::QpCount,
-    io::{App, BorrowedPayload, Segments},
+    io::{App, BorrowedPayload, FrameOrigin, Segments},
     out_of_order::{NotBuffered, OutOfOrderSide},
     reject::{Disposition, DropReason},
     wire::{
@@ -28,11 +28,22 @@ enum Destination {
 }
 
 impl Endpoint {
-    /// Processes a received frame.
+    /// Processes a frame from the network.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
-        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet, now)? {
+        self.on_frame_from(FrameOrigin::Wire, now, frame, app)
+    }
+
+    /// Processes a frame of this origin.
+    pub fn on_frame_from(
+        &mut self,
+        origin: FrameOrigin,
+        now: Nanos,
+        frame: &Segments<'_>,
+        app: &mut impl App,
+    ) -> Disposition {
+        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet, origin, now)? {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
-            Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
+            Destination::Group => Ok(self.deliver_to_group(now, &packet, (origin, frame), app)),
             Destination::Management => self.keep_management(&packet),
             Destination::Removed => Ok(self.acknowledge_again(&packet)),
         });
@@ -50,7 +61,7 @@ impl Endpoint {
         app: &mut impl App,
     ) -> Disposition {
         let taken = frame::parse_borrowed(frame, borrowed).and_then(|packet| {
-            let index = self.admit_to_qp(&packet)?;
+            let index = self.admit_to_qp(&packet, FrameOrigin::Local)?;
             Ok(self.deliver(now, &packet, index, None, app))
         });
         self.counted(taken)
@@ -86,14 +97,14 @@ impl Endpoint {
         disposition
     }
 
-    /// Checks a packet from the wire before it may change anything.
-    fn admit(&self, packet: &Packet<'_>, now: Nanos) -> Result<Destination, DropReason> {
+    /// Checks a packet before it may change anything.
+    fn admit(&self, packet: &Packet<'_>, origin: FrameOrigin, now: Nanos) -> Result<Destination, DropReason> {
         // One compare for multicast and queue pair 1: all numbers that no queue pair has.
         if packet.bth.dest_qpn.is_reserved() {
-            return self.admit_reserved(packet);
+            return self.admit_reserved(packet, origin);
         }
-        let index = match self.admit_to_qp(packet) {
-            Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet, now),
+        let index = match self.admit_to_qp(packet, origin) {
+            Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet, origin, now),
             admitted => admitted?,
         };
         packet.check_integrity()?;
@@ -102,8 +113,13 @@ impl Endpoint {
 
     /// As [`Self::admit`], of a packet to a number without a queue pair.
     #[cold]
-    fn admit_to_removed(&self, packet: &Packet<'_>, now: Nanos) -> Result<Destination, DropReason> {
-        self.time_wait.admit(packet, now).map(|()| Destination::Removed)
+    fn admit_to_removed(
+        &self,
+        packet: &Packet<'_>,
+        origin: FrameOrigin,
+        now: Nanos,
+    ) -> Result<Destination, DropReason> {
+        self.time_wait.admit(packet, origin, now).map(|()| Destination::Removed)
     }
 
     /// Answers the repetition of a request that a removed queue pair has executed.
@@ -119,7 +135,8 @@ impl Endpoint {
 
     /// As [`Self::admit`], of a packet to a reserved number.
     #[inline(never)]
-    fn admit_reserved(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
+    fn admit_reserved(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<Destination, DropReason> {
+        self.own_addresses.check_source(&packet.source, origin)?;
         match packet.bth.dest_qpn {
             Qpn::GSI => {
                 self.check_management(packet)?;
@@ -137,9 +154,13 @@ impl Endpoint {
     }
 
     /// Slot of the queue pair of a packet, after checking that the packet comes from its peer.
-    fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
+    fn admit_to_qp(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<u32, DropReason> {
         let index = self.slot(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-        self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;
+        let qp = self.qps.get(index).ok_or(DropReason::NoSuchQp)?;
+        qp.check_origin(packet, origin)?;
+        if !qp.has_peer() {
+            self.own_addresses.check_source(&packet.source, origin)?;
+        }
         Ok(index)
     }
 
@@ -174,7 +195,7 @@ impl Endpoint {
         self.drops.add(DropReason::OutOfOrderDiscarded, in_vain.into());
         while let Some((side, slot)) = qp.next_buffered(&self.out_of_order) {
             let frame = [self.out_of_order.frame(slot)];
-            let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
+            let packet = frame::parse(&frame).and_then(|packet| qp.check_peer(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
                     let endpoint = &mut self.resources.context(now, app);

@@ -6,7 +6,7 @@ use roced_types::Qpn;
 use super::Endpoint;
 use crate::{
     clock::Nanos,
-    io::{App, Segments},
+    io::{App, FrameOrigin, Segments},
     reject::{Disposition, Reject},
     wire::frame::Packet,
 };
@@ -18,7 +18,7 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoSuchQp`], [`Reject::NoRoom`].
     pub fn attach(&mut self, qpn: Qpn, group: [u8; 16]) -> Result<(), Reject> {
-        if qpn.endpoint() == self.id {
+        if self.ids.contains(qpn.endpoint()) {
             self.find_mut(qpn)?;
         }
         let attached = self.groups.attach(group, qpn)?;
@@ -48,14 +48,14 @@ impl Endpoint {
         &mut self,
         now: Nanos,
         packet: &Packet<'_>,
-        frame: &Segments<'_>,
+        (origin, frame): (FrameOrigin, &Segments<'_>),
         app: &mut impl App,
     ) -> Disposition {
         let mut sum = None;
         for place in self.groups.members(&packet.destination) {
             let Some(index) = self.slot(self.groups.member(place)) else { continue };
             let qp = self.qps.get(index).expect("a queue pair that goes leaves its groups");
-            let disposition = match qp.check_origin(packet) {
+            let disposition = match qp.check_origin(packet, origin) {
                 Ok(()) => self.deliver(now, packet, index, Some(frame), app),
                 Err(reason) => Disposition::Dropped(reason),
             };

@@ -23,6 +23,7 @@ use roced_types::Qpn;
 
 use crate::{
     clock::Nanos,
+    io::FrameOrigin,
     qp::{LastAcknowledgment, Qp, ends, is_plain},
     reject::DropReason,
     wire::{
@@ -96,14 +97,15 @@ impl TimeWait {
     ///
     /// # Errors
     /// [`DropReason`]: there is no answer.
-    pub(super) fn admit(&self, packet: &Packet<'_>, now: Nanos) -> Result<(), DropReason> {
+    pub(super) fn admit(&self, packet: &Packet<'_>, origin: FrameOrigin, now: Nanos) -> Result<(), DropReason> {
         let removed = self.get(packet.bth.dest_qpn).filter(|removed| now < removed.until);
         let RemovedQp { path, acknowledgment, .. } = removed.ok_or(DropReason::NoSuchQp)?;
         let from_peer = packet.info.service == Service::Rc
             && packet.bth.pkey.may_speak_to(acknowledgment.headers.bth.pkey)
             && (packet.source, packet.destination) == (*path.destination(), *path.source())
             && packet.roce.is_same_version(path.roce())
-            && path.takes_vlan(packet.vlan_id());
+            && path.takes_vlan(packet.vlan_id())
+            && path.via().is_local() == (origin == FrameOrigin::Local);
         let repeats =
             matches!(packet.info.operation, Operation::Send | Operation::Write) && acknowledgment.covers(packet);
         let asks = packet.bth.ack_request || ends(packet);

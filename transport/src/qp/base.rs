@@ -1,6 +1,6 @@
 //! Common state of every queue pair role: state, attributes, path, completion of work.
 
-use roced_types::{CompletionOp, Pdn, QpAttributes, Qpn, Status, event};
+use roced_types::{CompletionOp, EndpointIds, Pdn, QpAttributes, Qpn, Status, event};
 
 use super::{
     PathState, QpConfig, State,
@@ -27,6 +27,8 @@ const BORROWED_BYTES_MAX: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct QpBase {
     pub(super) config: QpConfig,
+    /// Numbers of its endpoint in queue pair numbers.
+    pub(super) endpoint_ids: EndpointIds,
     pub(super) recovery: RecoveryConfig,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
@@ -137,7 +139,7 @@ impl QpBase {
     /// Such payload is copied before the poll iteration of the endpoint ends, so the peer must
     /// belong to the same endpoint.
     pub(super) fn note_borrowing(&mut self) {
-        self.borrows = self.is_same_device() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
+        self.borrows = self.is_same_device() && self.endpoint_ids.contains(self.dest_qpn().endpoint());
     }
 
     /// The peer is on this device: no packet to it is lost.

@@ -13,7 +13,7 @@ use super::{
     Context, QpBase,
     deferred::{DeferredAnswer, PeerAnswer},
     key_change::KeyRequest,
-    life::SourcePort,
+    life::{Fit, SourcePort},
     requester::{AckRequest, Requester, SentAgain, SentRequest},
     retry::ack_timeout,
     scatter::SgeCursor,
@@ -198,12 +198,15 @@ impl Completer {
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
         let port = packet.roce.source_port();
-        if self.source.refuses(port) {
-            return Err(DropReason::OtherSourcePort);
-        }
         // Accept nothing before the oldest PSN and nothing that was never sent, except a sequence
         // NAK for the next packet to be sent: that peer has all packets before it.
         let ahead = psn.distance_from(self.unacknowledged);
+        let beyond = psn.distance_from(requester.frontier());
+        if !self.source.is_own(port) {
+            let is_due = ahead == 0 || ahead > 0 && ((-1..=0).contains(&beyond) || psn == self.asked);
+            let fit = if is_due && !is_refusal(packet) { Fit::Due } else { Fit::Not };
+            self.source.check_other(port, fit, cx.now)?;
+        }
         if ahead < 0 {
             let is_ours = self.source.may_buffer(port, cx.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, cx.base);
@@ -216,7 +219,6 @@ impl Completer {
             // IBTA v1 9.7.7.2: an unsolicited ACK advertises credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
         }
-        let beyond = psn.distance_from(requester.frontier());
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
         }
@@ -330,6 +332,9 @@ impl Completer {
                         self.on_gap(None, requester, cx)?;
                     }
                 }
+            }
+            Syndrome::Nak(_) if !requester.fits_refusal(aeth.msn, before) => {
+                return Err(DropReason::UnexpectedResponse);
             }
             Syndrome::Nak(code) => match self.advance(psn, requester, cx) {
                 Ok(()) => self.on_remote_error(code, cx),
@@ -584,6 +589,14 @@ fn stays_valid(packet: &Packet<'_>, queue: &SendQueue) -> bool {
         position = position.wrapping_add(1);
     }
     false
+}
+
+/// The answer ends the connection.
+fn is_refusal(packet: &Packet<'_>) -> bool {
+    packet.aeth.is_some_and(|aeth| match aeth.syndrome {
+        Syndrome::Nak(code) => code != NakCode::PsnSequence,
+        Syndrome::Ack { .. } | Syndrome::Rnr { .. } | Syndrome::Reserved(_) => false,
+    })
 }
 
 fn is_sequence_nak(packet: &Packet<'_>) -> bool {

@@ -8,14 +8,20 @@
 //! ```text
 //!   this life's port        accepted; buffered when early
 //!   port of a past life     refused once this life has a port of its own; before, doubted a while
-//!   any other port          accepted in order; becomes this life's port (a rerouted flow)
+//!   any other port          accepted where it fits exactly; becomes this life's port (a new flow)
 //! ```
 //!
-//! Other implementations use the same port in every life, and a rerouted flow changes it in
-//! mid-life. In both cases nothing is buffered for [`QUARANTINE`], so that such connections are as
-//! safe as with go-back-N; a peer that uses another port for each packet is served by plain
-//! go-back-N. Ports of requests and of responses are learned separately: a peer need not use one
-//! port for both.
+//! The port also stands against forged packets: a party off the path does not see it. A packet from
+//! another port is accepted only if its PSN is the one that is due, and one that misses it bars
+//! other ports for [`BARRED`]. So a forger that knows all but PSN and port has a few guesses at the
+//! PSN a second, however many packets it sends. A peer that changes its port costs nothing where no
+//! packet is lost; otherwise its retransmissions are refused for that time.
+//!
+//! Other implementations use the same port in every life, and a peer may change it in mid-life. In
+//! both cases nothing is buffered for [`QUARANTINE`], so that such connections are as safe as with
+//! go-back-N; a peer that has changed it twice has no fixed port, and is served by plain go-back-N
+//! from any. Ports of requests and of responses are learned separately: a peer need not use one port
+//! for both.
 //!
 //! While a life has no port of its own yet, a packet from a past port may be a late frame or the
 //! first packet of a peer that keeps its port. Therefore it is dropped, and requested again after
@@ -23,7 +29,7 @@
 //! packets from past ports are dropped for another [`QUARANTINE`], even if no packet of this life
 //! could be accepted yet. A peer that was seen to keep its port is not doubted again.
 
-use crate::clock::Nanos;
+use crate::{clock::Nanos, reject::DropReason};
 
 /// Time after the first accepted packet of a later life of a queue pair, or after a change of port,
 /// in which no early packets are buffered. Longer than any frame stays in a network: switches discard frames
@@ -35,8 +41,25 @@ pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 /// second life of a queue pair is delayed by as much if the peer keeps its port.
 const DOUBT: Nanos = Nanos::from_millis(2);
 
+/// Time for which all other ports than this life's are refused after a packet from another one that
+/// did not fit. More than the shortest ACK timer of adapters (16.8 ms), so that the second
+/// retransmission of a peer with a new port is accepted.
+pub(crate) const BARRED: Nanos = Nanos::from_millis(20);
+
 /// Number of past lives with known ports.
 const PAST: usize = 4;
+
+/// How well a packet from another port than this life's fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It has the PSN that is due.
+    Due,
+    /// It repeats a request. It is answered, because the peer may have changed its port and missed
+    /// an answer; the next guess at the PSN that is due has to wait nevertheless, or a forger would
+    /// come to it by trying one PSN after the other.
+    Repeated,
+    Not,
+}
 
 /// Source port of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
@@ -45,6 +68,10 @@ pub(super) struct SourcePort {
     past: PastPorts,
     /// The port has changed in this life: the peer has no fixed port.
     moved: bool,
+    /// It has changed at least twice in one life.
+    roams: bool,
+    /// Other ports are refused until this time.
+    barred_until: Nanos,
     /// The peer kept its port from one life to the next.
     keeps: bool,
 }
@@ -93,21 +120,45 @@ impl SourcePort {
             PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
-        Self { past, keeps: self.keeps, ..Self::default() }
+        Self { past, keeps: self.keeps, roams: self.roams, ..Self::default() }
     }
 
-    /// A packet from `port` belongs to a past life.
+    /// No packet was accepted in this life.
+    pub(super) const fn is_unknown(&self) -> bool {
+        matches!(self.port, PortState::Unknown { .. })
+    }
+
+    /// The port of this life is `port`.
     #[inline]
-    pub(super) fn refuses(&self, port: u16) -> bool {
-        match self.port {
-            PortState::Known { port: known, .. } if known != port => {
-                self.past.contains(port) && !self.past.contains(known)
-            }
-            _ => false,
-        }
+    pub(super) const fn is_own(&self, port: u16) -> bool {
+        matches!(self.port, PortState::Known { port: known, .. } if known == port)
     }
 
-    /// Checks a packet from `port`, which is not [refused](Self::refuses). `Some` if it may belong
+    /// Checks a packet from `port`, which is not [this life's](Self::is_own).
+    ///
+    /// # Errors
+    /// [`DropReason::OtherSourcePort`]: it changes nothing.
+    #[cold]
+    pub(super) fn check_other(&mut self, port: u16, fit: Fit, now: Nanos) -> Result<(), DropReason> {
+        let PortState::Known { port: known, buffers_from } = self.port else { return Ok(()) };
+        let began_in_doubt = self.past.contains(known);
+        if self.past.contains(port) && !began_in_doubt {
+            return Err(DropReason::OtherSourcePort);
+        }
+        // The first packet of this life may have been one of a past life.
+        if self.roams || began_in_doubt && now < buffers_from {
+            return Ok(());
+        }
+        if now < self.barred_until {
+            return Err(DropReason::OtherSourcePort);
+        }
+        if fit != Fit::Due {
+            self.barred_until = now + BARRED;
+        }
+        if fit == Fit::Not { Err(DropReason::OtherSourcePort) } else { Ok(()) }
+    }
+
+    /// Examines a packet from `port` that passed [`Self::check_other`]. `Some` if it may belong
     /// to a past life or be the first of a peer that keeps its port: it must be dropped, and
     /// requested again at the time given.
     #[inline]
@@ -148,7 +199,7 @@ impl SourcePort {
     /// life.
     #[inline]
     pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
-        if !matches!(self.port, PortState::Known { port: known, .. } if known == port) {
+        if !self.is_own(port) {
             self.learn(port, later, now);
         }
     }
@@ -159,7 +210,9 @@ impl SourcePort {
             PortState::Unknown { .. } => !later,
             // The first packet, from a port of a past life, may have belonged to that life.
             PortState::Known { port, .. } => {
-                self.moved |= !self.past.contains(port);
+                let has_moved = !self.past.contains(port);
+                self.roams |= self.moved && has_moved;
+                self.moved |= has_moved;
                 false
             }
         };
@@ -192,6 +245,13 @@ mod tests {
             source.on_taken(*port, false, Nanos(0));
             source.next_life()
         })
+    }
+
+    impl SourcePort {
+        /// Packets from `port` are of a past life.
+        fn refuses(&mut self, port: u16) -> bool {
+            !self.is_own(port) && self.check_other(port, Fit::Due, Nanos(0)).is_err()
+        }
     }
 
     fn past(source: &SourcePort) -> &[u16] {
@@ -309,5 +369,34 @@ mod tests {
         source.on_taken(1, true, Nanos(500));
         assert!(!source.may_buffer(1, QUARANTINE));
         assert!(source.may_buffer(1, Nanos(5) + QUARANTINE));
+    }
+
+    #[test]
+    fn another_port_has_one_guess_in_a_while() {
+        let mut source = SourcePort::default();
+        assert_eq!(source.check_other(1, Fit::Not, Nanos(5)), Ok(()), "the first packet comes from any port");
+        source.on_taken(1, false, Nanos(5));
+        let refused = Err(DropReason::OtherSourcePort);
+        assert_eq!(source.check_other(2, Fit::Not, Nanos(10)), refused);
+        assert_eq!(source.check_other(2, Fit::Due, Nanos(11)), refused, "that was a guess");
+        assert_eq!(source.check_other(3, Fit::Not, Nanos(9) + BARRED), refused);
+        let next = Nanos(10) + BARRED;
+        assert_eq!(source.check_other(2, Fit::Repeated, next), Ok(()), "refused packets bar nothing");
+        assert_eq!(source.check_other(2, Fit::Due, next), refused, "a repetition was a guess as well");
+        assert_eq!(source.check_other(2, Fit::Due, next + BARRED), Ok(()));
+    }
+
+    #[test]
+    fn a_peer_that_changes_its_port_twice_has_none() {
+        let mut source = SourcePort::default();
+        for port in [1, 2] {
+            source.on_taken(port, false, Nanos(5));
+            assert!(source.check_other(7, Fit::Not, Nanos(u64::from(port) * 2 * BARRED.0)).is_err(), "{port}");
+        }
+        source.on_taken(3, false, Nanos(6));
+        assert_eq!(source.check_other(7, Fit::Not, Nanos(7)), Ok(()));
+        let mut next = source.next_life();
+        next.on_taken(3, true, Nanos(8));
+        assert_eq!(next.check_other(7, Fit::Not, Nanos(9)), Ok(()), "it did so before");
     }
 }

@@ -21,6 +21,7 @@ mod deferred;
 mod events;
 mod key_change;
 mod life;
+mod likelihood;
 mod out_of_order;
 mod placement;
 mod probe;
@@ -44,7 +45,7 @@ mod unreliable;
 
 use alloc::sync::Arc;
 
-use roced_types::{QpAttributes, QpSizes, Qpn, Status, attribute, event};
+use roced_types::{EndpointIds, QpAttributes, QpSizes, Qpn, Status, attribute, event};
 
 use self::{
     base::{QpBase, Received},
@@ -71,12 +72,19 @@ pub(crate) use self::{
     recv_queue::RecvQueue,
     responder::{LastAcknowledgment, ends, is_plain},
 };
+#[cfg(test)]
+pub(crate) use self::{
+    credits::MSN_SLACK,
+    life::BARRED,
+    likelihood::{JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS},
+    responder::AHEAD_FIRST,
+};
 use crate::{
     clock::Nanos,
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     fair::Tenant,
-    io::{App, Wire},
+    io::{App, FrameOrigin, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
@@ -125,6 +133,7 @@ impl Qp {
         Self {
             base: QpBase {
                 config,
+                endpoint_ids: config.qpn.endpoint().into(),
                 recovery: RecoveryConfig::GO_BACK_N,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
@@ -379,15 +388,15 @@ impl Qp {
         }
     }
 
-    /// Sets the loss recovery of the endpoint that the queue pair now belongs to.
-    pub(crate) fn set_recovery(&mut self, recovery: RecoveryConfig) {
-        self.base.recovery = recovery;
+    /// Sets numbers and loss recovery of the endpoint that the queue pair now belongs to.
+    pub(crate) fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig) {
+        (self.base.endpoint_ids, self.base.recovery) = (ids, recovery);
     }
 
     /// Checks that its shared receive queue, if any, exists in this endpoint.
-    pub(crate) fn check_srq(&self, srqs: &Srqs) -> Result<(), Reject> {
+    pub(crate) fn check_srq(&self, srqs: &Srqs, ids: EndpointIds) -> Result<(), Reject> {
         match self.base.srq {
-            Some(srq) if srqs.get(srq.srqn).is_none() || srq.srqn.endpoint() != self.qpn().endpoint() => {
+            Some(srq) if srqs.get(srq.srqn).is_none() || !ids.contains(srq.srqn.endpoint()) => {
                 Err(Reject::NoSuchSrq(srq.srqn))
             }
             _ => Ok(()),
@@ -452,9 +461,29 @@ impl Qp {
         roles.on_packet(packet, &mut cx)
     }
 
-    /// Checks service and addresses, which apply to any packet and need no ICRC. A forged packet
-    /// must know them; otherwise it changes nothing.
-    pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+    /// It is connected to one other queue pair, which alone sends to it.
+    pub(crate) fn has_peer(&self) -> bool {
+        self.base.config.service != ServiceType::Ud
+    }
+
+    /// Checks service, addresses and origin, which apply to any packet and need no ICRC. A forged
+    /// packet must know them; otherwise it changes nothing.
+    #[inline]
+    pub(crate) fn check_origin(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<(), DropReason> {
+        self.check_peer(packet)?;
+        match &self.base.path {
+            // Frames between queue pairs of this daemon never come from the network, nor others by
+            // another way.
+            PathState::Ready(path) if self.has_peer() && path.via().is_local() != (origin == FrameOrigin::Local) => {
+                Err(DropReason::ForgedSource)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks service and addresses.
+    #[inline]
+    pub(crate) fn check_peer(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
         }

@@ -7,14 +7,15 @@
 //!
 //! A buffered packet is executed by its PSN alone, so it must belong to this life of the connection
 //! (`life.rs`) and to this pass over its PSN. Therefore nothing is buffered before a packet of this
-//! life was accepted, from another source port, from far ahead, or for long. Of two packets with
+//! life was accepted, from another source port, from farther ahead than twice what the peer was seen
+//! to have under way, or for long. Of two packets with
 //! one PSN and different bytes neither is used. Where the network keeps order, missing packets that
 //! arrive directly one after the other show that the peer is about to send all packets behind them
 //! again.
 
 use roced_types::Qpn;
 
-use super::{EndpointContext, Qp, reliable::Reliable, responder::is_plain, roles::Roles};
+use super::{EndpointContext, Qp, reliable::Reliable, roles::Roles};
 use crate::{
     clock::Nanos,
     counters::QpCount,
@@ -57,11 +58,13 @@ struct Buffer {
     missing: Psn,
     /// Total weight of the missing packets that arrived since a buffered packet was last processed.
     direct: u8,
+    /// Buffered packets processed since the last check.
+    run: u32,
 }
 
 impl Buffer {
     const fn new(qpn: Qpn, side: OutOfOrderSide) -> Self {
-        Self { list: OutOfOrderList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
+        Self { list: OutOfOrderList::new(qpn.index(), side), missing: Psn::new(0), direct: 0, run: 0 }
     }
 }
 
@@ -120,16 +123,15 @@ impl Qp {
 
     /// Decides whether to buffer a packet dropped for this reason. Only a reliable connection
     /// repairs losses. Nothing is buffered for a plain peer, because buffered packets are
-    /// acknowledged before the peer sends them again.
+    /// acknowledged before the peer sends them again; requests in their turn show its kind, and a
+    /// forged packet cannot.
     pub(crate) fn may_buffer(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<OutOfOrderSide> {
         if !self.base.recovery.is_selective() {
             return None;
         }
         let roles = self.roles.reliable()?;
         let side = match reason {
-            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_buffer(packet, now) => {
-                OutOfOrderSide::Requests
-            }
+            DropReason::OutOfSequence if roles.responder.may_buffer(packet, now) => OutOfOrderSide::Requests,
             DropReason::ResponseGap if roles.completer.may_buffer(packet, &self.send_queue, now) => {
                 OutOfOrderSide::Responses
             }
@@ -195,7 +197,7 @@ impl Qp {
     pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: OutOfOrderSide, slot: u32) {
         let buffer = self.out_of_order.buffer(side);
         pool.release(&mut buffer.list, slot);
-        buffer.direct = 0;
+        (buffer.direct, buffer.run) = (0, buffer.run + 1);
     }
 
     /// Discards packets that will never become due; returns their number. These are packets that a
@@ -276,6 +278,10 @@ impl Qp {
     /// gap, possibly a new one. If a missing packet arrived by itself, the next gets the whole
     /// reorder delay.
     pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, endpoint: &mut EndpointContext<'_, A>) {
+        let [run, _] = [&mut self.out_of_order.requests.run, &mut self.out_of_order.responses.run].map(core::mem::take);
+        if let Some(Reliable { responder, .. }) = self.roles.reliable_mut() {
+            responder.on_run(run);
+        }
         for side in [OutOfOrderSide::Requests, OutOfOrderSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
                 continue;

@@ -14,7 +14,7 @@ use super::{
     Context, QpBase,
     atomic::ATOMIC_BYTES,
     credits::CreditOffer,
-    life::SourcePort,
+    life::{Fit, SourcePort},
     replay::{Duplicate, Replay, ReplayMemory},
     segment::{length_fits, packets},
     send_queue::MESSAGE_BYTES_MAX,
@@ -24,6 +24,7 @@ use crate::{
     counters::QpCount,
     io::App,
     mr::{MrKey, Right},
+    out_of_order,
     psn::Psn,
     reject::DropReason,
     wire::{
@@ -33,6 +34,10 @@ use crate::{
         reth::Reth,
     },
 };
+
+/// Distance up to which packets ahead of their turn count before the peer has shown that it has more
+/// under way: the usual window. Packets farther ahead are dropped without a NAK.
+pub(crate) const AHEAD_FIRST: u32 = 128;
 
 /// Message in progress.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +91,9 @@ pub(crate) struct Responder {
     replay: Replay,
     /// Source port of the requests of this life.
     source: SourcePort,
+    /// Greatest distance ahead of its turn at which a packet counts: twice what the peer was seen to
+    /// have under way.
+    window: u32,
     /// Credits advertised to the peer.
     offer: CreditOffer,
 }
@@ -146,6 +154,7 @@ impl Responder {
             overtaken: None,
             replay: Replay::new(),
             source: SourcePort::default(),
+            window: AHEAD_FIRST,
             offer: CreditOffer::default(),
         }
     }
@@ -163,6 +172,7 @@ impl Responder {
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
         self.source = self.source.next_life();
+        self.window = AHEAD_FIRST;
         self.offer = CreditOffer::default();
     }
 
@@ -172,9 +182,16 @@ impl Responder {
         self.replay.resize(depth);
     }
 
-    /// This early packet belongs to this life and may be buffered.
+    /// This early packet belongs to this life and may be buffered: packets in their turn have shown
+    /// the peer's port, and that it is no plain peer.
     pub(crate) fn may_buffer(&self, packet: &Packet<'_>, now: Nanos) -> bool {
-        self.source.may_buffer(packet.roce.source_port(), now)
+        let is_selective = !is_plain(packet) && !self.offer.is_to_plain();
+        is_selective && self.source.may_buffer(packet.roce.source_port(), now)
+    }
+
+    /// Notes that `run` buffered packets in a row were due: the peer had as many under way.
+    pub(crate) fn on_run(&mut self, run: u32) {
+        self.window = self.window.max(2 * run).min(out_of_order::WINDOW);
     }
 
     /// Provides memory for the requests that it keeps; returns unneeded memory.
@@ -317,15 +334,23 @@ impl Responder {
     }
 
     fn check_psn(&mut self, packet: &Packet<'_>, base: &mut QpBase, now: Nanos) -> Result<(), DropReason> {
-        if self.source.refuses(packet.roce.source_port()) {
-            return Err(DropReason::OtherSourcePort);
+        let (port, ahead) = (packet.roce.source_port(), packet.bth.psn.distance_from(self.expected));
+        if !self.source.is_own(port) {
+            let fit = match ahead {
+                0 => Fit::Due,
+                ..0 => Fit::Repeated,
+                1.. => Fit::Not,
+            };
+            self.source.check_other(port, fit, now)?;
         }
-        let ahead = packet.bth.psn.distance_from(self.expected);
         if ahead >= 0
-            && let Some(due) = self.source.doubts(packet.roce.source_port(), now)
+            && let Some(due) = self.source.doubts(port, now)
         {
             self.on_hole(due, now);
             return Err(DropReason::OtherSourcePort);
+        }
+        if ahead > self.window as i32 {
+            return Err(DropReason::BeyondWindow);
         }
         if let Some(invalidating) = &mut self.invalidating
             && ahead >= 0
@@ -338,8 +363,6 @@ impl Responder {
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
         if ahead > 0 {
-            // From any port: if the peer has just changed its port, the packet that would have
-            // shown it may be lost.
             let delay = if base.recovery.is_selective() { base.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, now);
             return Err(DropReason::OutOfSequence);

@@ -15,6 +15,7 @@ use roced_types::{CompletionOp, SendOp, Status, access};
 use super::{
     Context, QpBase, Received, State, Transmission,
     key_change::{KeyRequest, Waiter},
+    likelihood::Likelihood,
     scatter::SgeCursor,
     segment::{length_fits, packets, position},
     send_queue::MESSAGE_BYTES_MAX,
@@ -36,12 +37,6 @@ use crate::{
     },
 };
 
-/// Maximum distance behind the expected PSN at which a packet counts as late or duplicate. A guess:
-/// more than any network's delays (3 ms at 25 million packets a second), and little relative to all
-/// PSNs, so that a sender that lost millions of packets in a row is hardly ever taken for late, and
-/// then not for long.
-const LATE_PSNS: i32 = 1 << 16;
-
 /// Send and receive state of one end.
 #[derive(Debug, Default)]
 pub(crate) struct Unreliable {
@@ -51,7 +46,8 @@ pub(crate) struct Unreliable {
 
 impl Unreliable {
     pub(crate) fn begin_to_receive(&mut self, base: &QpBase) {
-        self.receiver = Receiver { expected: Psn::new(base.attributes.rq_psn), message: Inbound::None };
+        let expected = Psn::new(base.attributes.rq_psn);
+        self.receiver = Receiver { expected, message: Inbound::None, likelihood: Likelihood::default() };
     }
 
     pub(crate) fn begin_to_send(&mut self, base: &QpBase) {
@@ -223,15 +219,14 @@ enum Inbound {
 struct Receiver {
     expected: Psn,
     message: Inbound,
+    /// Which packets may be the peer's.
+    likelihood: Likelihood,
 }
 
 impl Receiver {
     fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
-        let ahead = packet.bth.psn.distance_from(self.expected);
-        if (-LATE_PSNS..0).contains(&ahead) {
-            // Its own message was accepted or lost already; the message in progress is another.
-            return Err(DropReason::Duplicate);
-        }
+        let (port, ahead) = (packet.roce.source_port(), packet.bth.psn.distance_from(self.expected));
+        self.likelihood.check(port, ahead, cx.now)?;
         // The message in progress ends here unless this packet continues it.
         let message = core::mem::take(&mut self.message);
         let message = if packet.info.position.begins() {
@@ -244,6 +239,7 @@ impl Receiver {
             return Err(DropReason::OutOfSequence);
         };
         self.expected = packet.bth.psn.plus(1);
+        self.likelihood.on_taken(port, cx.now);
         if !length_fits(packet, cx.base.mtu()) {
             return Err(DropReason::InvalidRequest);
         }

@@ -10,8 +10,8 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     fair::Tenant,
     io::{
-        Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, MemoryFault, PlaceFault,
-        Wire,
+        Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, FrameOrigin, MemoryFault,
+        PlaceFault, Wire,
     },
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::{Partitions, Pkey},
@@ -24,6 +24,7 @@ use roced_transport::{
         Roce,
         aeth::Aeth,
         bth::Bth,
+        dest_qpn,
         headers::Headers,
         opcode::{Opcode, Operation},
         parse,
@@ -582,7 +583,13 @@ impl Pair {
     pub(crate) fn deliver(&mut self, at: usize, frame: &[u8]) -> Disposition {
         let host = &mut self.hosts[at];
         let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
-        let disposition = host.endpoint.on_frame(self.now, &pieces, &mut host.app);
+        let is_local = |qp: &Qp| matches!(qp.path(), PathState::Ready(path) if path.via().is_local());
+        let receiver = dest_qpn(&pieces).and_then(|qpn| host.endpoint.qp(qpn));
+        let origin = match receiver.is_some_and(is_local) {
+            true => FrameOrigin::Local,
+            false => FrameOrigin::Wire,
+        };
+        let disposition = host.endpoint.on_frame_from(origin, self.now, &pieces, &mut host.app);
         host.last.push(disposition);
         disposition
     }

@@ -10,6 +10,7 @@ mod duplicates;
 mod fairness;
 mod faults;
 mod final_answers;
+mod forged;
 mod goodput;
 mod host;
 mod keys;

@@ -187,8 +187,12 @@ fn late_and_duplicate_packets_are_dropped_without_harm() {
     let lengths: Vec<_> = pair.hosts[1].app.completions.iter().map(|cqe| cqe.byte_len).collect();
     assert_eq!(lengths, [6, 2051]);
     no_client_is_affected(&mut pair);
-    // So far behind is nothing late: millions of packets were lost.
-    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, (1 << 24) - (1 << 20), None, b"far"), Disposition::Accepted);
+    // So far behind is nothing late, and so far ahead is nothing that the peer can have sent.
+    for far in [(1 << 24) - (1 << 20), 1 << 22] {
+        assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, far, None, b"far"), lost(DropReason::BeyondWindow));
+    }
+    pair.now = pair.now + Nanos::from_millis(200);
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, 1 << 20, None, b"far"), Disposition::Accepted);
 }
 
 #[test]

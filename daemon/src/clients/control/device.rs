@@ -82,12 +82,10 @@ pub(crate) struct OpenedDevice {
 
 impl OpenedDevice {
     pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
-        let numbers = |indices, capacity| {
-            setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, indices, capacity)).collect()
-        };
         // Shared receive queues are found by index, and their numbers are no peer's affair.
-        let qpns = numbers(Qpn::INDEX_COUNT, setup.qps_per_endpoint);
-        let srqns = numbers(limits.srq_places(), limits.srq_places());
+        let (endpoints, places) = (setup.endpoints.iter(), limits.srq_places());
+        let srqns = endpoints.clone().map(|place| Qpns::new(place.endpoint, places, places)).collect();
+        let qpns = endpoints.map(|place| Qpns::new(place.ids, Qpn::INDEX_COUNT, setup.qps_per_endpoint)).collect();
         let (keys, ahs) = (MrKeys::default(), NumberPool::new(limits.ahs));
         Self { setup, keys, qpns, qps: 0, mrs: 0, ahs, srqns, srqs: 0, attachments: 0 }
     }

@@ -1,0 +1,156 @@
+//! A forger off the path: it knows the addresses, the queue pair numbers and, by chance, the PSNs of
+//! a connection, and not the UDP source port of its packets. Its frames come right before genuine
+//! ones, with other bytes. None has any effect.
+//!
+//! The worst that it can do is to know the very PSN that is due, in the time in which a wrong guess
+//! has barred other ports, and to refuse the very request that is under way.
+
+use roced_transport::{
+    clock::Nanos,
+    io::{Egress, FrameMut},
+    psn::Psn,
+    reject::{Disposition, DropReason},
+    wire::{Aeth, Headers, NakCode, Path, PathSpec, Roce, Syndrome, opcode, parse},
+};
+
+use crate::{
+    arriving::Arriving,
+    earlier::Port,
+    frame::Seen,
+    model::AppView,
+    random::Random,
+    service::Service,
+    violation::{Checked, demand},
+    world::World,
+};
+
+/// Distance of a wrong guess ahead of the genuine PSN, at least: beyond those that are accepted from
+/// a peer that has changed its port.
+const MISS: u64 = 8;
+
+/// The party, in some of the seeds.
+#[derive(Debug)]
+pub(crate) struct Forger {
+    random: Random,
+    /// Parts per million of frames before which it sends.
+    rate: u32,
+    /// Last packet of an unreliable connection that was taken: its life and receiver.
+    heard: Vec<(u32, usize)>,
+    /// Frames that it sent.
+    pub(crate) sent: u64,
+}
+
+impl Forger {
+    pub(crate) fn draw(mut random: Random) -> Self {
+        let rate = random.pick(&[0, 0, 0, 5_000, 50_000]);
+        Self { random, rate, heard: Vec::new(), sent: 0 }
+    }
+
+    /// A packet of an unreliable connection was taken.
+    pub(crate) fn hear(&mut self, life: u32, to: usize) {
+        if self.rate > 0 && !self.heard.contains(&(life, to)) {
+            self.heard.push((life, to));
+        }
+    }
+}
+
+/// The genuine frame with these changes, another port and other bytes.
+fn forged(genuine: &[u8], change: impl FnOnce(&mut Headers, Psn)) -> Vec<u8> {
+    let pieces = [genuine];
+    let packet = parse(&pieces).expect("a frame of ours");
+    let mut headers = Headers {
+        bth: packet.bth,
+        deth: packet.deth,
+        feth: packet.feth,
+        reth: packet.reth,
+        atomic: packet.atomic,
+        aeth: packet.aeth,
+        atomic_ack: packet.atomic_ack,
+        imm: packet.imm,
+        ieth: packet.ieth,
+    };
+    let mut payload: Vec<u8> = packet.payload().flatten().map(|byte| !byte).collect();
+    change(&mut headers, packet.bth.psn);
+    if headers.bth.opcode == opcode::RC_ACK {
+        payload.clear();
+    }
+    let Roce::V2 { udp_source_port } = packet.roce else { unreachable!("hosts here speak RoCEv2") };
+    let path = Path::new(&PathSpec {
+        via: Egress::Nic { flow: 1 },
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source: packet.source,
+        destination: packet.destination,
+        traffic_class: packet.traffic_class,
+        hop_limit: packet.hop_limit,
+        flow_label: 0,
+        // Of all ports that hosts use this is none.
+        roce: Roce::V2 { udp_source_port: udp_source_port ^ 0x4000 },
+    })
+    .expect("one address family");
+    let mut bytes = vec![0; path.frame_bytes(&headers, payload.len())];
+    let mut rest = &payload[..];
+    let filled = path.fill(&mut FrameMut::single(&mut bytes), &headers, payload.len(), |piece| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        Ok(())
+    });
+    filled.expect("all bytes are there");
+    bytes
+}
+
+impl World {
+    /// A genuine frame of connection `at` is about to reach host `to`, which hears it.
+    pub(crate) fn forge(&mut self, at: usize, to: usize, seen: &Seen<'_>, bytes: &[u8]) {
+        if !self.forger.random.chance(self.forger.rate) || !self.knows_port(at, to, seen) {
+            return;
+        }
+        let frames = if seen.is_request() {
+            let miss = self.forger.random.within(MISS, 200) as u32;
+            vec![forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)), forged(bytes, |_, _| {})]
+        } else {
+            let code =
+                self.forger.random.pick(&[NakCode::InvalidRequest, NakCode::RemoteAccess, NakCode::RemoteOperation]);
+            vec![forged(bytes, |headers, _| {
+                let msn = headers.aeth.map_or(0, |aeth| aeth.msn);
+                headers.bth.opcode = opcode::RC_ACK;
+                (headers.aeth, headers.atomic_ack) = (Some(Aeth { syndrome: Syndrome::Nak(code), msn }), None);
+            })]
+        };
+        for frame in frames {
+            let checked = self.give_forged(to, seen, &frame);
+            self.model.note(checked);
+        }
+    }
+
+    fn give_forged(&mut self, to: usize, seen: &Seen<'_>, frame: &[u8]) -> Checked {
+        self.forger.sent += 1;
+        self.model.hosts[to].tally.given += 1;
+        self.model.arriving = Some(Arriving::nothing("forged", seen.psn));
+        self.model.calls += 1;
+        let mut app = AppView { model: &mut self.model, host: to };
+        let disposition = self.endpoints[to].on_frame(Nanos(self.now), &[frame], &mut app);
+        self.model.arriving = None;
+        if self.model.trace {
+            println!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn);
+        }
+        let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
+        demand!(is_refused, "forged", "a forged frame before PSN {} is {disposition:?}", seen.psn);
+        Ok(())
+    }
+
+    /// The receiver certainly knows the port of this life's packets, and that it is no past one's.
+    fn knows_port(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
+        let connection = &mut self.model.connections[at];
+        match seen.service {
+            Service::Reliable => {
+                let is_certain = !self.earlier.is_on() || self.earlier.changes_port(1 - to);
+                is_certain && connection.knows_port(1 - to, seen.is_request()) == Port::Known
+            }
+            Service::Unreliable => self.forger.heard.contains(&(connection.life, to)),
+            Service::Datagram => false,
+        }
+    }
+}

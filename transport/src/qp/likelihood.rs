@@ -1,0 +1,135 @@
+//! Likelihood of a packet of an unreliable connection: whether it may be the peer's.
+//!
+//! Nothing tells a packet behind a loss from a forged one but its UDP source port and the distance of
+//! its PSN. The distance is limited by the time since the last packet, because a peer sends only so
+//! fast:
+//!
+//! ```text
+//!            late              |        JUMP_MIN + time since the last packet        |
+//!   ... unlikely | duplicate   0   from this life's port: accepted                   | unlikely ...
+//!                              0 1 2 3   from another port: accepted, a guess in BARRED
+//! ```
+//!
+//! A peer that has sent more than [`JUMP_MAX`] packets in vain is taken again when its PSNs come
+//! around.
+
+use super::life::{Fit, SourcePort};
+use crate::{clock::Nanos, reject::DropReason};
+
+/// Maximum distance behind the expected PSN at which a packet counts as late or duplicate. A guess:
+/// more than any network's delays (3 ms at 25 million packets a second).
+const LATE_PSNS: i32 = 1 << 16;
+
+/// Distance ahead of the expected PSN that a packet may have at any time. A longer burst that a queue
+/// dropped costs the packets of [`JUMP_TIME`] for each of its packets in addition: the peer seldom
+/// sends as fast.
+pub(crate) const JUMP_MIN: i32 = 1 << 10;
+
+/// Greatest distance: a forger must guess four bits of the PSN even after long silence. A guess: the
+/// full packets of 0.3 s of a link of 100 Gbit/s.
+pub(crate) const JUMP_MAX: i32 = 1 << 20;
+
+/// Time of silence for each further packet: 10 million packets a second, the rate of a link of
+/// 100 Gbit/s with packets of 1250 bytes.
+const JUMP_TIME: Nanos = Nanos(100);
+
+/// PSNs from the expected one on that are accepted from another port: a peer that changes its port
+/// may lose a packet or two at the same time.
+pub(crate) const OTHER_PORT_PSNS: i32 = 4;
+
+/// Knowledge about the packets of one life.
+#[derive(Debug, Default)]
+pub(super) struct Likelihood {
+    source: SourcePort,
+    /// Time of the last accepted packet.
+    heard: Nanos,
+}
+
+impl Likelihood {
+    /// Checks a packet `ahead` of the expected PSN.
+    ///
+    /// # Errors
+    /// [`DropReason`]: it is late, or not the peer's.
+    #[inline]
+    pub(super) fn check(&mut self, port: u16, ahead: i32, now: Nanos) -> Result<(), DropReason> {
+        if !self.source.is_own(port) {
+            let is_near = (0..OTHER_PORT_PSNS).contains(&ahead);
+            self.source.check_other(port, if is_near { Fit::Due } else { Fit::Not }, now)?;
+        }
+        match ahead {
+            0..=JUMP_MIN => Ok(()),
+            // Its own message was accepted or lost already; the message in progress is another.
+            ..0 if ahead >= -LATE_PSNS => Err(DropReason::Duplicate),
+            1.. if ahead <= self.jump(now) => Ok(()),
+            _ => Err(DropReason::BeyondWindow),
+        }
+    }
+
+    /// Notes that a packet was accepted.
+    #[inline]
+    pub(super) fn on_taken(&mut self, port: u16, now: Nanos) {
+        self.heard = now;
+        self.source.on_taken(port, false, now);
+    }
+
+    #[cold]
+    fn jump(&self, now: Nanos) -> i32 {
+        // The peer may have sent for long before this end was ready.
+        if self.source.is_unknown() {
+            return JUMP_MAX;
+        }
+        let more = now.0.saturating_sub(self.heard.0) / JUMP_TIME.0;
+        JUMP_MIN + more.min((JUMP_MAX - JUMP_MIN) as u64) as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_millis(5);
+
+    fn heard() -> Likelihood {
+        let mut likelihood = Likelihood::default();
+        likelihood.on_taken(7, NOW);
+        likelihood
+    }
+
+    #[test]
+    fn a_jump_is_as_long_as_the_silence_before() {
+        let mut likelihood = heard();
+        let farthest = |likelihood: &mut Likelihood, silence: Nanos| {
+            let fits = |ahead: &i32| likelihood.check(7, *ahead, NOW + silence).is_ok();
+            [JUMP_MIN, JUMP_MIN + 10, JUMP_MAX, JUMP_MAX + 1].into_iter().rfind(fits)
+        };
+        assert_eq!(farthest(&mut likelihood, Nanos(0)), Some(JUMP_MIN));
+        assert_eq!(farthest(&mut likelihood, Nanos(999)), Some(JUMP_MIN));
+        assert_eq!(farthest(&mut likelihood, Nanos(1000)), Some(JUMP_MIN + 10));
+        assert_eq!(farthest(&mut likelihood, Nanos(u64::MAX / 2)), Some(JUMP_MAX));
+    }
+
+    #[test]
+    fn late_packets_are_duplicates_and_all_others_unlikely() {
+        let mut likelihood = heard();
+        let ends = [-1, -LATE_PSNS, -LATE_PSNS - 1, JUMP_MIN + 1, i32::MIN >> 8];
+        let [duplicate, beyond] = [DropReason::Duplicate, DropReason::BeyondWindow].map(Err);
+        assert_eq!(ends.map(|ahead| likelihood.check(7, ahead, NOW)), [duplicate, duplicate, beyond, beyond, beyond]);
+    }
+
+    #[test]
+    fn another_port_fits_close_to_the_expected_packet_and_guesses_seldom() {
+        let mut likelihood = heard();
+        let refused = Err(DropReason::OtherSourcePort);
+        assert_eq!([0, 3].map(|ahead| likelihood.check(8, ahead, NOW)), [Ok(()); 2]);
+        assert_eq!([4, 0].map(|ahead| likelihood.check(8, ahead, NOW)), [refused; 2]);
+        assert_eq!(likelihood.check(7, 0, NOW), Ok(()), "the peer itself is not barred");
+        assert_eq!(likelihood.check(8, 0, NOW + super::super::life::BARRED), Ok(()));
+    }
+
+    #[test]
+    fn the_first_packet_comes_from_any_port_and_may_be_far_ahead() {
+        let mut likelihood = Likelihood::default();
+        assert_eq!(likelihood.check(9, JUMP_MAX, Nanos(0)), Ok(()));
+        assert!(likelihood.check(9, JUMP_MAX + 1, Nanos(0)).is_err());
+    }
+}
