@@ -42,7 +42,7 @@ fn lingering(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let pairs = (0..count).map(|_| {
         let mut socket = TcpStream::connect(address).expect("it listens");
         let (other, _) = listener.accept().expect("one comes");
-        let linger = nix::libc::linger { l_onoff: 1, l_linger: LINGER_S };
+        let linger = libc::linger { l_onoff: 1, l_linger: LINGER_S };
         setsockopt(&socket, sockopt::Linger, &linger).expect("an option of TCP");
         socket.set_nonblocking(true).expect("an option");
         while socket.write(&[0; 65536]).is_ok() {}

@@ -22,6 +22,9 @@ const STUCK: Duration = Duration::from_millis(20);
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// Room for so many chores is kept.
+const ROOM_KEPT: usize = 64;
+
 /// Something to do.
 type Chore = Box<dyn FnOnce() + Send>;
 
@@ -107,6 +110,10 @@ impl Chores {
                 chore();
                 state = self.state();
                 state.begun -= 1;
+            }
+            // A client with thousands of objects leaves as many chores: their room is not kept.
+            if state.queue.capacity() > ROOM_KEPT {
+                state.queue = VecDeque::new();
             }
             state.idle += 1;
             let (woken, waited) = self.came.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);

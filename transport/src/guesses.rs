@@ -61,7 +61,12 @@ fn all() -> Vec<Forged> {
     Vec::from([
         row("RC SEND or WRITE in its turn, from the peer's port", port + PSN_BITS, false, true),
         row("RC SEND or WRITE in its turn, from another port", PSN_BITS, true, true),
-        row("RC SEND or WRITE ahead of its turn, usual window", port + PSN_BITS - log2(AHEAD_FIRST), false, true),
+        row(
+            "RC SEND or WRITE ahead of its turn, usual window",
+            port + PSN_BITS - log2(AHEAD_FIRST.into()),
+            false,
+            true,
+        ),
         row("RC SEND or WRITE ahead, longest window", port + PSN_BITS - log2(out_of_order::WINDOW), false, true),
         row("READ response or ATOMIC ACK in its turn", port + PSN_BITS, false, true),
         row("READ response ahead of its turn", port + PSN_BITS - log2(IN_FLIGHT), false, true),

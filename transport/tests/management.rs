@@ -266,7 +266,7 @@ fn each_check_refuses_and_counts() {
         case("another length", Err(DropReason::BadLength), &|recipe| recipe.payload.resize(bytes, 0));
     }
     for source in [[224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [0; 4], [127, 0, 0, 1]] {
-        case("from no host", Err(DropReason::WrongAddress), &|recipe| recipe.spec.source = ipv4(source));
+        case("from no host", Err(DropReason::ForgedSource), &|recipe| recipe.spec.source = ipv4(source));
         case("to no host", Err(DropReason::WrongAddress), &|recipe| recipe.spec.destination = ipv4(source));
     }
     case("the ICRC covers the address", Ok(()), &|recipe| recipe.spec.source = ipv4([10, 77, 0, 7]));

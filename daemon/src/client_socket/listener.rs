@@ -133,7 +133,7 @@ impl ClientListener {
     fn turn_away(&mut self) {
         match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
             // A thread of its user's closes it.
-            Ok(raw) => drop(connection(owned(raw), &self.users)),
+            Ok(raw) => drop(self.connection(owned(raw))),
             // It ended by itself, or another thread took the descriptor: it will be reported again.
             Err(_errno) => {}
         }

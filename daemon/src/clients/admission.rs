@@ -52,7 +52,9 @@ impl Clients {
             Ok(admitted) => admitted,
             Err(limit) => {
                 let ClientProcess { pid, uid, account } = peer;
-                self.note_fault(account, |held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
+                self.note_fault(account, |held_back| {
+                    warn!(pid, uid, limit, held_back, "too many clients: turned away")
+                });
                 return;
             }
         };

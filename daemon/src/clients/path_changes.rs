@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_follower_waits_once_with_its_last_change() {
         let mut changes = PathChanges::default();
-        let hop = |device| PathChange::NextHop(FollowId(3), NextHop::Local(DeviceId(device)));
+        let hop = |device| PathChange::NextHop(FollowId::new(3), NextHop::Local(DeviceId(device)));
         let (one, other) = (Follower::Ah(1), Follower::Ah(2));
         changes.add(SessionId(1), one, hop(1));
         changes.add(SessionId(1), other, PathChange::Port);

@@ -226,17 +226,17 @@ pub(crate) struct QpObject {
     pub(crate) qpn: Qpn,
     pub(crate) service: ServiceType,
     pub(crate) worker: WorkerId,
-    /// The worker's place among those of the device.
-    pub(crate) cq_ring: usize,
+    /// The worker's place among those of the device: there are 64 at most.
+    pub(crate) cq_ring: u8,
     pub(crate) doorbell: u32,
     pub(crate) pd: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) srq: Option<u32>,
-    /// Mapped for it.
-    pub(crate) bytes: u64,
-    /// Of the worker, for it.
-    pub(crate) memory_bytes: u32,
+    /// Mapped for it, in whole KiB.
+    pub(crate) mapped_kib: u16,
+    /// Of the worker, for it, in whole KiB.
+    pub(crate) memory_kib: u16,
     pub(crate) path: Option<Way>,
     /// Of its present life, or of the one to come.
     pub(crate) life: LifePort,

@@ -418,7 +418,7 @@ mod tests {
             let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
             let mac = [4; 6];
             let reachable = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
-            Ok((FollowId(v4.to_bits().into()), if answers(to) { reachable } else { NextHop::Resolving }))
+            Ok((FollowId::new(v4.to_bits().into()), if answers(to) { reachable } else { NextHop::Resolving }))
         }
 
         fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> bool {

@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    num::NonZeroU64,
     time::{Duration, Instant},
 };
 
@@ -10,8 +11,29 @@ use roced_types::DeviceId;
 use super::{gid::GidTableEntry, route::Hop};
 
 /// A followed destination. Followers of the same one from the same address share an id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FollowId(pub u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FollowId(NonZeroU64);
+
+impl FollowId {
+    /// The one before all others.
+    pub const FIRST: Self = Self(NonZeroU64::MIN);
+    /// The one after all others.
+    pub const LAST: Self = Self(NonZeroU64::MAX);
+
+    /// The id with this number, of which there are 2^64 - 1; 0 is [`Self::FIRST`].
+    ///
+    /// # Panics
+    /// With the last one.
+    pub const fn new(number: u64) -> Self {
+        Self(NonZeroU64::MIN.checked_add(number).expect("fewer are ever followed"))
+    }
+}
+
+impl Default for FollowId {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
 
 /// How a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ impl Follows {
     /// A destination that is not followed yet.
     pub(super) fn add(&mut self, follow: Follow) -> FollowId {
         self.last_id += 1;
-        let id = FollowId(self.last_id);
+        let id = FollowId::new(self.last_id);
         self.by_route.insert(route_of(&follow), id);
         self.put(id, follow);
         id
@@ -98,7 +98,7 @@ impl Follows {
 
     /// A neighbor has changed: those that are reached by it are outdated.
     pub(super) fn on_neighbor(&mut self, ifindex: u32, neighbor: IpAddr, now: Instant) {
-        let range = (ifindex, neighbor, FollowId(0))..=(ifindex, neighbor, FollowId(u64::MAX));
+        let range = (ifindex, neighbor, FollowId::FIRST)..=(ifindex, neighbor, FollowId::LAST);
         for (.., id) in self.by_neighbor.range(range) {
             self.outdated.entry(*id).or_insert(false);
             self.outdated_since.get_or_insert(now);

@@ -203,7 +203,7 @@ impl Network for FakeNetwork {
         let known = told.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
         let id = known.unwrap_or_else(|| {
             self.last += 1;
-            FollowId(self.last)
+            FollowId::new(self.last)
         });
         told.followed.entry(id).or_insert((to, 0)).1 += 1;
         Ok((id, next))

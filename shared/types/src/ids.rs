@@ -132,45 +132,38 @@ impl EndpointId {
 /// Numbers that stand for one endpoint in the numbers of its queue pairs. A daemon with few
 /// endpoints gives several to each, so that a QPN has as many unpredictable bits as it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndpointIds(u64);
+pub struct EndpointIds {
+    /// The least of them: each leaves this remainder when divided by `endpoints`.
+    first: u8,
+    endpoints: u8,
+}
 
 impl EndpointIds {
     /// All numbers that leave the remainder `endpoint` when divided by `endpoints`.
     ///
     /// # Panics
-    /// Without endpoints, or if `endpoint` is none of them.
+    /// Without endpoints, or if `endpoint` is none of them, or with more than
+    /// [`EndpointId::COUNT`].
     pub const fn of(endpoint: EndpointId, endpoints: usize) -> Self {
-        assert!((endpoint.0 as usize) < endpoints, "an endpoint is one of all");
-        let (mut ids, mut id) = (0, endpoint.0 as usize);
-        while id < EndpointId::COUNT {
-            ids |= 1 << id;
-            id += endpoints;
-        }
-        Self(ids)
+        assert!((endpoint.0 as usize) < endpoints && endpoints <= EndpointId::COUNT, "an endpoint is one of all");
+        Self { first: endpoint.0, endpoints: endpoints as u8 }
     }
 
     /// The endpoint has this number.
     pub const fn contains(self, id: EndpointId) -> bool {
-        self.0 >> id.0 & 1 == 1
+        id.0 % self.endpoints == self.first
     }
 
     /// One of the numbers, by random bits.
-    ///
-    /// # Panics
-    /// Never: there is at least one.
     pub const fn pick(self, random: u32) -> EndpointId {
-        let (mut ids, mut skip) = (self.0, random % self.0.count_ones());
-        while skip > 0 {
-            ids &= ids - 1;
-            skip -= 1;
-        }
-        EndpointId(ids.trailing_zeros() as u8)
+        let count = (EndpointId::COUNT as u32 - self.first as u32).div_ceil(self.endpoints as u32);
+        EndpointId(self.first + (random % count) as u8 * self.endpoints)
     }
 }
 
 impl From<EndpointId> for EndpointIds {
     fn from(id: EndpointId) -> Self {
-        Self(1 << id.0)
+        Self::of(id, EndpointId::COUNT)
     }
 }
 

@@ -139,7 +139,8 @@ impl Crew {
                     window_packets: 512,
                     recovery,
                     partitions: Partitions::default(),
-                }),
+                })
+                .with_ids(place.ids),
                 queues: Vec::new(),
                 max_qps: QPS,
             };
@@ -242,7 +243,7 @@ impl Network for Net {
         let known = self.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
         let id = known.unwrap_or_else(|| {
             self.last += 1;
-            FollowId(self.last)
+            FollowId::new(self.last)
         });
         self.followed.entry(id).or_insert((to, 0)).1 += 1;
         Ok((id, next))

@@ -37,7 +37,7 @@ use crate::{
 
 /// Distance up to which packets ahead of their turn count before the peer has shown that it has more
 /// under way: the usual window. Packets farther ahead are dropped without a NAK.
-pub(crate) const AHEAD_FIRST: u32 = 128;
+pub(crate) const AHEAD_FIRST: u16 = 128;
 
 /// Message in progress.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ pub(crate) struct Responder {
     source: SourcePort,
     /// Greatest distance ahead of its turn at which a packet counts: twice what the peer was seen to
     /// have under way.
-    window: u32,
+    window: u16,
     /// Credits advertised to the peer.
     offer: CreditOffer,
 }
@@ -191,7 +191,7 @@ impl Responder {
 
     /// Notes that `run` buffered packets in a row were due: the peer had as many under way.
     pub(crate) fn on_run(&mut self, run: u32) {
-        self.window = self.window.max(2 * run).min(out_of_order::WINDOW);
+        self.window = self.window.max((2 * run).min(out_of_order::WINDOW) as u16);
     }
 
     /// Provides memory for the requests that it keeps; returns unneeded memory.
@@ -349,7 +349,7 @@ impl Responder {
             self.on_hole(due, now);
             return Err(DropReason::OtherSourcePort);
         }
-        if ahead > self.window as i32 {
+        if ahead > i32::from(self.window) {
             return Err(DropReason::BeyondWindow);
         }
         if let Some(invalidating) = &mut self.invalidating

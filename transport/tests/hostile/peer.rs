@@ -121,7 +121,9 @@ impl World {
         if info.service == Service::Uc && disposition != Disposition::Accepted {
             // A peer without an answer continues, for any fate of its packets; a late or repeated
             // packet is an earlier one.
-            if disposition != Disposition::Dropped(DropReason::Duplicate) {
+            // So is one of an unlikely place.
+            let is_elsewhere = [DropReason::Duplicate, DropReason::BeyondWindow].map(Disposition::Dropped);
+            if !is_elsewhere.contains(&disposition) {
                 self.tap.answered.insert(peer, psn.plus(1));
                 self.message[index as usize] = None;
             }

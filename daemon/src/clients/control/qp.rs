@@ -70,9 +70,9 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.cqs, request.send_cq)?;
         find(&mut self.objects.cqs, request.recv_cq)?;
         let bytes = QpLayout::new(sizes).bytes as u64;
-        self.objects.qp_charges.add(Qp::memory_bytes(&sizes))?;
+        self.objects.qp_charges.add(memory_kib(&sizes) << 10)?;
         if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
-            self.objects.qp_charges.remove(Qp::memory_bytes(&sizes));
+            self.objects.qp_charges.remove(memory_kib(&sizes) << 10);
             return Err(refused);
         }
         let made = self.find_home(cq_ring).and_then(|home| {
@@ -84,7 +84,7 @@ impl CallHandler<'_, '_> {
         });
         if made.is_err() {
             self.objects.give_back(bytes);
-            self.objects.qp_charges.remove(Qp::memory_bytes(&sizes));
+            self.objects.qp_charges.remove(memory_kib(&sizes) << 10);
         }
         made
     }
@@ -168,16 +168,16 @@ impl CallHandler<'_, '_> {
             qpn,
             service,
             worker: place.worker,
-            cq_ring,
+            cq_ring: cq_ring as u8,
             doorbell,
             pd: request.pd,
             send_cq: request.send_cq,
             recv_cq: request.recv_cq,
             srq,
-            bytes,
+            mapped_kib: u16::try_from(bytes >> 10).expect("the largest has less than 64 MiB"),
             path: None,
             life: home.life,
-            memory_bytes: u32::try_from(Qp::memory_bytes(&sizes)).expect("53 MiB at most"),
+            memory_kib: memory_kib(&sizes) as u16,
         };
         self.objects.qps.insert(qpn.get(), object);
         self.registry.cm.add_qp(qpn, self.objects.peer.uid);
@@ -283,9 +283,9 @@ impl CallHandler<'_, '_> {
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
         self.registry.cm.remove_qp(qpn);
         self.unfollow(Follower::Qp(qpn), object.path);
-        self.give_back_numbers(object.cq_ring, qpn, object.doorbell);
-        self.objects.give_back(object.bytes);
-        self.objects.qp_charges.remove(object.memory_bytes.into());
+        self.give_back_numbers(object.cq_ring.into(), qpn, object.doorbell);
+        self.objects.give_back(u64::from(object.mapped_kib) << 10);
+        self.objects.qp_charges.remove(u64::from(object.memory_kib) << 10);
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         find(&mut self.objects.cqs, object.send_cq)?.users -= 1;
         find(&mut self.objects.cqs, object.recv_cq)?.users -= 1;
@@ -301,6 +301,13 @@ impl CallHandler<'_, '_> {
         let &mut QpObject { worker, .. } = find(&mut self.objects.qps, qpn.get())?;
         self.tell(worker, Command::SetPath(qpn, path), 0).map(drop)
     }
+}
+
+/// Memory of the worker for a queue pair, in whole KiB.
+const fn memory_kib(sizes: &QpSizes) -> u64 {
+    let kib = Qp::memory_bytes(sizes).div_ceil(1024);
+    assert!(kib <= u16::MAX as u64, "the largest has 53 MiB");
+    kib
 }
 
 /// Grants sizes for a request; refuses the first one that is too large.
