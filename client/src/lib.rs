@@ -94,6 +94,7 @@ pub mod cm;
 mod connection;
 mod cq;
 mod device;
+mod environment;
 mod error;
 mod exclusive;
 mod gid;
@@ -127,6 +128,8 @@ pub use channel::CompletionChannel;
 pub use connection::{Connection, ConnectionOptions, ConnectionRequest, Listener, Route};
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
+#[doc(hidden)]
+pub use environment::trusted_variable;
 pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry, RoceVersion};
 pub use mr::{MemoryRegion, RemoteMemory, Reregistration};

@@ -1,8 +1,11 @@
 //! Choice of the way in which private memory of a program is registered.
 
-use std::{env, ffi::OsString};
+use std::ffi::OsString;
 
-use crate::error::{Error, Result};
+use crate::{
+    environment::trusted_variable,
+    error::{Error, Result},
+};
 
 /// Environment variable that sets the choice for each device that the program opens.
 const VARIABLE: &str = "ROCED_PRIVATE_MEMORY";
@@ -10,7 +13,8 @@ const VARIABLE: &str = "ROCED_PRIVATE_MEMORY";
 /// Way in which private memory of the program (heap, stack, large allocations) is registered.
 ///
 /// The variable `ROCED_PRIVATE_MEMORY` (`auto`, `migrated` or `proxied`) sets it when a device is
-/// opened, [`crate::Device::set_private_memory`] afterward. `docs/memory.md` describes both ways.
+/// opened, except in a setuid program or one with file capabilities;
+/// [`crate::Device::set_private_memory`] sets it afterward. `docs/memory.md` describes both ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PrivateMemory {
     /// Page exchange, except for memory that another driver may have pinned, which is proxied: a
@@ -32,7 +36,7 @@ impl PrivateMemory {
     /// # Errors
     /// It has another value than the three.
     pub(crate) fn from_environment() -> Result<Self> {
-        env::var_os(VARIABLE).map_or(Ok(Self::Auto), Self::parse)
+        trusted_variable(VARIABLE).map_or(Ok(Self::Auto), Self::parse)
     }
 
     fn parse(value: OsString) -> Result<Self> {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    env, fs,
+    fs,
     io::{IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
@@ -36,6 +36,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     cancellation::NoCancellation,
+    environment::trusted_variable,
     error::{Error, Result},
     readiness::Readiness,
     yield_limiter::YieldLimiter,
@@ -62,7 +63,8 @@ const EVENTS_MAX: usize = 1024;
 
 /// Socket path of the daemon, from the environment or the default.
 pub(crate) fn default_path() -> PathBuf {
-    env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
+    let named = trusted_variable(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+    named.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
 }
 
 /// A session with the daemon.

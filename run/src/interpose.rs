@@ -27,7 +27,8 @@ const FOLDERS: [&[&[u8]]; 4] = [
 ];
 
 /// Environment variable with the folder of the files. It is read on each call, because `roce-run`
-/// itself may run under this library and unsets it.
+/// itself may run under this library and unsets it. Privileged programs (setuid, file capabilities)
+/// load this library only from a trusted folder, and there it reads no variable.
 const VARIABLE: &CStr = c"ROCE_RUN_FILES";
 
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
@@ -47,8 +48,10 @@ fn is_replaced(path: &[u8]) -> bool {
 #[cold]
 #[inline(never)]
 fn elsewhere<R>(path: &CStr, call: impl FnOnce(*const c_char) -> R) -> R {
-    // SAFETY: the name is a null-terminated string.
-    let root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    // SAFETY: it takes a number and returns one; the name is a null-terminated string.
+    let root = unsafe {
+        if libc::getauxval(libc::AT_SECURE) == 0 { libc::getenv(VARIABLE.as_ptr()) } else { ptr::null_mut() }
+    };
     if root.is_null() {
         return call(path.as_ptr());
     }

@@ -22,6 +22,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
+use roced_client::trusted_variable;
 
 use crate::cli::{Files, RunArgs};
 
@@ -90,7 +91,7 @@ fn beside(library: &Path) -> Result<PathBuf> {
 /// The path of the library: from the environment, else next to this program, else where packages
 /// install it.
 fn library() -> Result<PathBuf> {
-    if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+    if let Some(path) = trusted_variable(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
     let here = env::current_exe().context("where is this program?")?;

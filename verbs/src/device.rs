@@ -2,15 +2,13 @@
 //! can hold a pointer for too long.
 #![expect(unsafe_code, reason = "lists and names of C")]
 
-use roced_client::NoCancellation;
 use std::{
-    env,
     ffi::{OsString, c_char, c_int},
     ptr,
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use roced_client::Device as ClientDevice;
+use roced_client::{Device as ClientDevice, NoCancellation, trusted_variable};
 
 use crate::{
     abi::context::Device as Face,
@@ -76,7 +74,7 @@ pub(crate) unsafe extern "C" fn free_list(list: *mut *mut Face) {
 }
 
 fn known(name: &str) -> *mut Face {
-    let socket = env::var_os("ROCED_SOCKET");
+    let socket = trusted_variable("ROCED_SOCKET");
     let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     for Pointer(device) in all.iter() {
         // SAFETY: devices are never freed.

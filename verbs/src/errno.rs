@@ -2,14 +2,13 @@
 #![expect(unsafe_code, reason = "errno is a variable of C")]
 
 use std::{
-    env,
     ffi::c_int,
     fmt::Display,
     io::{self, Write as _},
     sync::LazyLock,
 };
 
-use roced_client::{Error, Refusal};
+use roced_client::{Error, Refusal, trusted_variable};
 
 /// A number of errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +57,7 @@ fn explain(error: &Error) {
 
 /// Writes a line to stderr, if the program's user asked for warnings.
 pub(crate) fn warn(text: impl Display) {
-    static WANTED: LazyLock<bool> = LazyLock::new(|| env::var_os("IBV_SHOW_WARNINGS").is_some());
+    static WANTED: LazyLock<bool> = LazyLock::new(|| trusted_variable("IBV_SHOW_WARNINGS").is_some());
     if *WANTED {
         drop(writeln!(io::stderr(), "libibverbs (roced): {text}"));
     }

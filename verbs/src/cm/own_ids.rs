@@ -5,9 +5,10 @@
 
 use std::{
     collections::HashMap,
-    env,
     sync::atomic::{AtomicU32, Ordering},
 };
+
+use roced_client::trusted_variable;
 
 use super::address::IB_BYTES;
 use crate::errno::{Errno, Result};
@@ -42,7 +43,7 @@ impl OwnIds {
     /// Binds an identifier to an address of `AF_IB`.
     pub(super) fn bind(&mut self, id: u32, address: [u8; IB_BYTES]) -> Result<()> {
         let known = self.0.get_mut(&id).ok_or(Errno(libc::EAFNOSUPPORT))?;
-        if env::var_os("ROCED_CM_AF_IB").is_some_and(|value| value == "0") {
+        if trusted_variable("ROCED_CM_AF_IB").is_some_and(|value| value == "0") {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
         *known = address;
