@@ -11,7 +11,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-/// The value of a variable that changes what the library does; none in a privileged program.
+/// The value of a variable that changes the library's behavior; none in a privileged program.
 #[doc(hidden)]
 pub fn trusted_variable(name: impl AsRef<OsStr>) -> Option<OsString> {
     if has_privileges_of_its_file() { None } else { env::var_os(name) }

@@ -1,4 +1,4 @@
-//! `rocectl accounts`: what each user's programs have together, their limits and refusals.
+//! `rocectl accounts`: objects of all programs of each user together, limits and refusals.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ pub(crate) enum CtlCommand {
     },
     /// Every identifier of programs that use rdma_cm: its state, addresses, ports and queue pairs.
     Cm,
-    /// Every account (all programs of a user): what it has, its limits, and what it was refused.
+    /// Every account (all programs of a user): its objects, limits and refusals.
     Accounts,
     /// Counters that are not 0, in groups.
     Counters {

@@ -76,8 +76,8 @@ struct AdminConnection {
 }
 
 impl Admin {
-    /// Listens at `path`, for root, the daemon's user and that group, or the usual one if it exists.
-    /// A socket without a listener is replaced.
+    /// Listens at `path`, for root, the daemon's user and that group, or the usual one if it
+    /// exists. A socket without a listener is replaced.
     ///
     /// # Errors
     /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else

@@ -63,8 +63,8 @@ enum Command {
     },
 }
 
-/// Exit code for a wrong config (`EX_CONFIG` of sysexits.h): starting again is in vain, and the unit
-/// does not.
+/// Exit code for a wrong config (`EX_CONFIG` of sysexits.h): starting again is in vain, and the
+/// unit does not.
 const WRONG_CONFIG: u8 = 78;
 
 /// Executes the command line; `run` serves with a config until it is told to stop.
@@ -191,8 +191,8 @@ const fn level_filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// True if the descriptor is the stream to the journal that systemd has set up: its device and inode
-/// are `named` in the variable `JOURNAL_STREAM` (systemd.exec(5)).
+/// True if the descriptor is the stream to the journal that systemd has set up: its device and
+/// inode are `named` in the variable `JOURNAL_STREAM` (systemd.exec(5)).
 fn is_journal_stream(descriptor: BorrowedFd<'_>, named: Option<&str>) -> bool {
     let Ok(file) = fstat(descriptor) else { return false };
     named.is_some_and(|named| named == format!("{}:{}", file.st_dev, file.st_ino))

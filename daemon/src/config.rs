@@ -47,8 +47,8 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// Access of a running daemon to its config file, and to the part of it that is in effect before the
-/// daemon starts.
+/// Access of a running daemon to its config file, and to the part of it that is in effect before
+/// the daemon starts.
 pub struct ConfigSource {
     /// The file.
     pub file: PathBuf,
@@ -111,7 +111,8 @@ pub struct LimitsConfig {
 /// `[limits.account]`: limits of all clients of a user together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountLimits {
-    /// Of each pool of objects what an account may have at most of those that others leave, percent.
+    /// Largest part of an account in the rest of each pool that others leave,
+    /// percent.
     pub share_percent: u32,
     /// Clients; `None` is its share.
     pub clients: Option<u32>,
@@ -203,7 +204,8 @@ pub struct WorkerConfig {
     pub core: Option<u32>,
     /// Idle policy.
     pub idle: IdleChoice,
-    /// With [`IdleChoice::Sleep`]: how long it looks for work, yielding between looks, before it blocks.
+    /// With [`IdleChoice::Sleep`]: how long it looks for work, yielding between looks, before it
+    /// blocks.
     pub spin_us: u32,
 }
 

@@ -89,10 +89,10 @@ impl MrKeys {
     }
 }
 
-/// The queue pair numbers of one endpoint: random ones of the whole index space, each with one of the
-/// endpoint's own numbers at random. One that is given
-/// back rests before it is handed out again, so that packets of the queue pair that had it are gone
-/// from the network; a program that connects again at once has another number.
+/// The queue pair numbers of one endpoint: random ones of the whole index space, each with one of
+/// the endpoint's own numbers at random. One that is given back rests before it is handed out
+/// again, so that packets of the queue pair that had it are gone from the network; a program that
+/// connects again at once has another number.
 #[derive(Debug)]
 pub(crate) struct Qpns {
     ids: EndpointIds,

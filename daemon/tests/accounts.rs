@@ -10,7 +10,7 @@ use roced_abi::control::{
 use roced_report::AccountReport;
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
 
-/// A client with what a queue pair needs.
+/// A client with the objects that a queue pair needs.
 struct QpMaker {
     raw: Raw,
     request: CreateQpRequest,

@@ -1,5 +1,6 @@
-//! Doorbells that clients ring without end: bounded work in a turn, and no account waits for another.
-#![expect(unsafe_code, reason = "maps what a client would map")]
+//! Doorbells that clients ring without end: bounded work in a turn, and no account waits for
+//! another.
+#![expect(unsafe_code, reason = "maps as a client does")]
 
 use std::{num::NonZeroUsize, os::fd::OwnedFd};
 

@@ -25,8 +25,8 @@ thread_local! {
     static OF_USER: Cell<(bool, u8)> = const { Cell::new((false, 64)) };
 }
 
-/// Bytes that threads of users have allocated less those that they have freed: what the control
-/// thread hands over to them is freed there.
+/// Bytes that threads of users have allocated less those that they have freed: memory that the
+/// control thread hands over to them is freed there.
 static LIVE_OF_USERS: AtomicIsize = AtomicIsize::new(0);
 
 fn count(bytes: isize) {

@@ -220,8 +220,8 @@ fn a_queue_pair_that_is_to_end_sends_a_batch_by_each_command() {
     rig.stop();
 }
 
-/// Work is taken and sent by account: two clients with 18 queue pairs do not take more than their half
-/// from one with one queue pair.
+/// Work is taken and sent by account: two clients with 18 queue pairs do not take more than their
+/// half from one with one queue pair.
 #[test]
 fn an_account_with_one_queue_pair_has_its_half_beside_one_with_many() {
     let (mut rig, cable) = stopped();

@@ -207,8 +207,8 @@ fn files_mapped_privately_are_reached_and_not_changed() {
     every_operation(&pair, &region);
 }
 
-/// The library has the file open, by its name or by a descriptor, but its pages may have to come from
-/// a disk.
+/// The library has the file open, by its name or by a descriptor, but its pages may have to come
+/// from a disk.
 #[test]
 fn files_on_a_disk_mapped_shared_are_reached_by_every_operation() {
     let served = Served::start();

@@ -121,8 +121,8 @@ impl Chores {
             state.idle -= 1;
             // It begins now, and is not stuck since its last chore.
             state.taken = Some(Instant::now());
-            // The last thread stays with the account: one that begins at the limit of mappings would
-            // end the process.
+            // The last thread stays with the account: one that begins at the limit of mappings
+            // would end the process.
             let is_needed = state.threads == 1 && self.is_in_use();
             if waited.timed_out() && state.queue.is_empty() && !is_needed {
                 state.threads -= 1;

@@ -1,10 +1,10 @@
 //! File descriptors that clients pass.
 //!
 //! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a
-//! FUSE file waits for an answer of its server, which may be the client, and closing the last one of
-//! a large file frees its pages. A thread of the user's therefore closes every one. For the same
-//! reason no message is received without room for all of its descriptors: the kernel drops the rest,
-//! in the thread that receives.
+//! FUSE file waits for an answer of its server, which may be the client, and closing the last one
+//! of a large file frees its pages. A thread of the user's therefore closes every one. For the same
+//! reason no message is received without room for all of its descriptors: the kernel drops the
+//! rest, in the thread that receives.
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{

@@ -5,14 +5,14 @@
 /// once it has a few thousand entries. The allocator's usual start.
 const OWN_MAPPING_BYTES: libc::c_int = 128 << 10;
 
-/// Such mappings at a time; further blocks come from the heap. A quarter of the kernel's usual limit
-/// is left for all that is not clients' memory ([`Quota`](crate::quota::Quota)); this is a quarter of
-/// that.
+/// Such mappings at a time; further blocks come from the heap. A quarter of the kernel's usual
+/// limit is left for all that is not clients' memory ([`Quota`](crate::quota::Quota)); this is a
+/// quarter of that.
 const OWN_MAPPINGS_MAX: libc::c_int = 4096;
 
-/// Has large blocks go back to the system when they are freed. Otherwise the allocator keeps what
-/// one client has used for as long as the daemon lives: each freed block raises the size from which
-/// blocks are mappings, up to 32 MiB.
+/// Has large blocks go back to the system when they are freed. Otherwise the allocator keeps the
+/// memory of one client for as long as the daemon lives: each freed block raises the size from
+/// which blocks are mappings, up to 32 MiB.
 ///
 /// ```
 /// roced_memory::heap::return_large_blocks();

@@ -1,8 +1,8 @@
 //! Client memory and the rings shared with clients: mapping, access, accounting.
 //!
 //! The control thread creates everything here and hands it to workers completely, so that no lock
-//! lies between a client and its packets, except for proxied memory, where a worker waits for a copy
-//! thread.
+//! lies between a client and its packets, except for proxied memory, where a worker waits for a
+//! copy thread.
 //!
 //! | file | content |
 //! |---|---|

@@ -162,7 +162,7 @@ impl Drop for Mapping {
         // SAFETY: exactly the mapped range; `base` is private, and holders of an address keep
         // `self` alive.
         let pages = unsafe { Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room)) };
-        // The last mapping of a file frees all of it, which may be far more than what we map, and
+        // The last mapping of a file frees all of it, which may be far more than our mapping, and
         // locks that its client left at it. The room is given back afterward.
         match pages.room().user() {
             Some(user) => user.later(|| pages.unmap()),
@@ -226,7 +226,7 @@ impl Leftover {
         while self.bytes > 0 {
             let rest = (self.bytes - 1) / PIECE * PIECE;
             let piece = ptr::with_exposed_provenance_mut(self.start + rest);
-            // SAFETY: the promise of `new`; what lies behind `self.bytes` is not ours any more.
+            // SAFETY: the promise of `new`; bytes behind `self.bytes` are not ours any more.
             if unsafe { libc::munmap(piece, self.bytes - rest) } != 0 {
                 return Room::keep(self);
             }

@@ -294,9 +294,9 @@ impl CqChannel {
     }
 }
 
-/// A pair of sockets for messages from the first to the second, the client's. The first is shut down
-/// for reading before the client has the second: descriptors that are sent into it would be closed
-/// by the thread that closes it.
+/// A pair of sockets for messages from the first to the second, the client's. The first is shut
+/// down for reading before the client has the second: descriptors that are sent into it would be
+/// closed by the thread that closes it.
 ///
 /// # Errors
 /// The kernel's.

@@ -30,8 +30,8 @@ pub struct Quota(Arc<QuotaState>);
 #[derive(Debug)]
 struct QuotaState {
     counts: Mutex<MappingCounts>,
-    /// Ranges that the kernel would not unmap. They still count, and are tried again before the next
-    /// mapping is counted.
+    /// Ranges that the kernel would not unmap. They still count, and are tried again before the
+    /// next mapping is counted.
     leftovers: Mutex<Vec<Leftover>>,
     /// Users of which threads unmap their mappings; without any, they are unmapped where they are
     /// dropped.

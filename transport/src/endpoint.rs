@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A call that gives a queue pair work puts it in the list of senders; [`Endpoint::poll_transmit`]
-//! visits them in turn, a few frames each: accounts by the cost of their frames, then the clients of
-//! an account, then the queue pairs of a client. Internally, queue pairs are
-//! numbered by slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
-//! the same time with ten queue pairs as with a hundred thousand. All memory is allocated by
-//! [`Endpoint::new`], by the creator of a [`Qp`], and by its insertion.
+//! visits them in turn, a few frames each: accounts by the cost of their frames, then the clients
+//! of an account, then the queue pairs of a client. Internally, queue pairs are numbered by slots
+//! (`endpoint/slots.rs`): adding or removing one, and reading the counters, take the same time with
+//! ten queue pairs as with a hundred thousand. All memory is allocated by [`Endpoint::new`], by the
+//! creator of a [`Qp`], and by its insertion.
 
 mod final_answers;
 mod frames;
@@ -198,8 +198,8 @@ impl Endpoint {
         self
     }
 
-    /// From now on no datagram from the network comes from one of these addresses. Returns the former
-    /// ones, to be freed elsewhere.
+    /// From now on no datagram from the network comes from one of these addresses. Returns the
+    /// former ones, to be freed elsewhere.
     pub const fn set_own_addresses(&mut self, addresses: OwnAddresses) -> OwnAddresses {
         core::mem::replace(&mut self.own_addresses, addresses)
     }
@@ -338,7 +338,8 @@ impl Endpoint {
     }
 
     /// From now on the queue pair sends requests only by [`Self::transmit_of`]: its client is gone.
-    /// Until it is removed it executes those of its peer, and answers them; its own do not time out.
+    /// Until it is removed it executes those of its peer, and answers them; its own do not time
+    /// out.
     pub fn silence(&mut self, qpn: Qpn) {
         if let Ok((slot, qp)) = self.find_mut(qpn) {
             qp.set_silent(true);
@@ -383,8 +384,8 @@ impl Endpoint {
     /// Adds a queue pair.
     ///
     /// # Errors
-    /// Returns the queue pair if its number belongs to another endpoint ([`Reject::NoSuchQp`]) or is
-    /// in use ([`Reject::NoRoom`]), or if its shared receive queue is not in this endpoint
+    /// Returns the queue pair if its number belongs to another endpoint ([`Reject::NoSuchQp`]) or
+    /// is in use ([`Reject::NoRoom`]), or if its shared receive queue is not in this endpoint
     /// ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let qpn = qp.qpn();
@@ -457,8 +458,9 @@ impl Endpoint {
     }
 
     /// Fails the queue pairs in `budget` slots from slot `from` on, each with the event
-    /// [`QP_FATAL`](roced_types::event::QP_FATAL), because the port that their frames leave and arrive by is gone. Queue pairs
-    /// in RESET and ERR stay as they are. Returns the slot to continue with, `None` after the last.
+    /// [`QP_FATAL`](roced_types::event::QP_FATAL), because the port that their frames leave and
+    /// arrive by is gone. Queue pairs in RESET and ERR stay as they are. Returns the slot to
+    /// continue with, `None` after the last.
     ///
     /// Management datagrams that wait to be sent are discarded ([`DropReason::ManagementLost`]).
     pub fn fail_qps(&mut self, from: u32, budget: u32) -> Option<u32> {
@@ -491,8 +493,8 @@ impl Endpoint {
         self.qps.get(self.slot(qpn)?)
     }
 
-    /// Slot of a queue pair: a number below [`EndpointConfig::max_qps`], unique until the queue pair
-    /// is removed. Slots are dense.
+    /// Slot of a queue pair: a number below [`EndpointConfig::max_qps`], unique until the queue
+    /// pair is removed. Slots are dense.
     pub fn slot(&self, qpn: Qpn) -> Option<u32> {
         self.qps.find(qpn.index()).filter(|slot| self.qps.get(*slot).is_some_and(|qp| qp.qpn() == qpn))
     }
@@ -522,8 +524,8 @@ impl Endpoint {
         there
     }
 
-    /// Datagrams that wait for the destination of an address handle are lost: it is unreachable from
-    /// now on. False if none can wait.
+    /// Datagrams that wait for the destination of an address handle are lost: it is unreachable
+    /// from now on. False if none can wait.
     pub fn abandon_ah(&mut self, number: u32) -> bool {
         let is_abandoned = self.resources.ahs.abandon(number);
         if is_abandoned {

@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Deficit round robin (Shreedhar and Varghese, 1995) on two levels: accounts and clients have a
-//! credit, a served slot is charged to both, and one without credit goes to the end of its list with
-//! a new quantum. The credit may become negative: a turn is charged after it, for its cost is known
-//! only then. Slots of a client have their turns one after the other, so that with one client the
-//! order is that of a queue.
+//! credit, a served slot is charged to both, and one without credit goes to the end of its list
+//! with a new quantum. The credit may become negative: a turn is charged after it, for its cost is
+//! known only then. Slots of a client have their turns one after the other, so that with one client
+//! the order is that of a queue.
 //!
 //! Every operation takes constant time, that of [`FairList::pop`] on average: an account that has
 //! used many quanta in a turn goes around as many times. Accounts and clients without listed slots
-//! keep their place until they are the first: most are soon listed again. All memory is allocated by
-//! [`FairList::new`], and used when it is first written.
+//! keep their place until they are the first: most are soon listed again. All memory is allocated
+//! by [`FairList::new`], and used when it is first written.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -192,8 +192,8 @@ impl FairList {
         self.groups[account as usize].credit -= i64::from(cost);
     }
 
-    /// The account that has its turn, and its client that has, give way to the next, with the credit
-    /// that they have.
+    /// The account that has its turn, and its client that has, give way to the next, with the
+    /// credit that they have.
     pub fn pass(&mut self) {
         let account = self.first(ALL);
         if account == self.ends(ALL) {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_no_turn_is_first_again() {
+    fn a_slot_without_its_turn_is_first_again() {
         let mut list = listed(&[(1, 1), (2, 2), (1, 1), (3, 3)]);
         assert_eq!((list.pop(), list.pop()), (Some(0), Some(2)));
         [2, 0].into_iter().for_each(|slot| list.push_front(slot));
@@ -439,8 +439,8 @@ mod tests {
             }
         }
 
-        /// However many slots others have, a listed one of another account has its turn after a bounded
-        /// cost of each of the others.
+        /// However many slots others have, a listed one of another account has its turn after a
+        /// bounded cost of each of the others.
         #[test]
         fn none_starves(
             others in vec((1u32..5, 0u32..3), 1..40),
@@ -468,7 +468,8 @@ mod tests {
             }
         }
 
-        /// Against a plain queue for each client: each listed slot has its turn once, after those of its client that were listed before.
+        /// Against a plain queue for each client: each listed slot has its turn once, after those
+        /// of its client that were listed before.
         #[test]
         fn slots_come_and_go(steps in vec((0u8..7, 0u32..8), 1..300)) {
             let client_of = |slot: u32, life: u32| (slot + life) % 3;

@@ -146,8 +146,8 @@ pub struct CqOverrun;
 /// Egress of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// NIC of the device. Frames of one queue pair have the same `flow`, by which a wire with several
-    /// queues keeps their order.
+    /// NIC of the device. Frames of one queue pair have the same `flow`, by which a wire with
+    /// several queues keeps their order.
     Nic {
         /// Number that is constant for each queue pair.
         flow: u32,
@@ -158,8 +158,8 @@ pub enum Egress {
         /// destination QPN.
         to: DeviceId,
     },
-    /// The device of the sender. If the receiver belongs to the same endpoint, payload can be borrowed
-    /// ([`FrameMut::borrow`]) and is copied once, from client memory to client memory.
+    /// The device of the sender. If the receiver belongs to the same endpoint, payload can be
+    /// borrowed ([`FrameMut::borrow`]) and is copied once, from client memory to client memory.
     SameDevice,
     /// Multicast group: NIC, and attached queue pairs of the device itself.
     Group {
@@ -199,8 +199,8 @@ pub struct Abort;
 
 /// Transmission of frames.
 pub trait Wire {
-    /// Passes `frame_bytes` of frame memory to `fill` and sends the filled frame. Frames leave in the
-    /// order of the calls.
+    /// Passes `frame_bytes` of frame memory to `fill` and sends the filled frame. Frames leave in
+    /// the order of the calls.
     ///
     /// # Errors
     /// [`EmitError::Full`] before `fill` is called, [`EmitError::Aborted`] if `fill` aborts.
@@ -212,10 +212,10 @@ pub trait Wire {
     ) -> Result<(), EmitError>;
 }
 
-/// Client memory that a packet references instead of carrying a copy. It was checked when the packet
-/// was sent. The wire passes it to the same endpoint
-/// ([`on_borrowed_frame`](crate::endpoint::Endpoint::on_borrowed_frame)) before any other call there
-/// and before any report to a client, while keys, states and completions are unchanged.
+/// Client memory that a packet references instead of carrying a copy. It was checked when the
+/// packet was sent. The wire passes it to the same endpoint
+/// ([`on_borrowed_frame`](crate::endpoint::Endpoint::on_borrowed_frame)) before any other call
+/// there and before any report to a client, while keys, states and completions are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
     object: MemoryObjectId,
@@ -322,8 +322,8 @@ impl<'a> FrameMut<'a> {
         Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0, borrowed: None }
     }
 
-    /// Like [`Self::single`], on a path that supports borrowed payload, which is added to `borrowed`.
-    /// That has room for as many pieces as a work request may have.
+    /// Like [`Self::single`], on a path that supports borrowed payload, which is added to
+    /// `borrowed`. That has room for as many pieces as a work request may have.
     pub fn with_borrowed(bytes: &'a mut [u8], borrowed: &'a mut Vec<BorrowedPayload>) -> Self {
         Self { borrowed: Some(borrowed), ..Self::single(bytes) }
     }

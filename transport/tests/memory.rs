@@ -1,6 +1,7 @@
 //! Memory of queue pairs and shared receive queues: no more than their sizes say.
 //!
-//! An owner of queue pairs counts that memory before it makes them, so that no client can have more.
+//! An owner of queue pairs counts that memory before it makes them, so that no client can have
+//! more.
 
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 

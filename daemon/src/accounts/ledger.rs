@@ -1,9 +1,10 @@
-//! The ledger: objects and memory of each account, and what is left for others.
+//! The ledger: objects and memory of each account, and room for others.
 //!
-//! Two rules decide about each object. An account has at most its limit in the config. And of a pool
-//! that all accounts share (places for clients, queue pairs of a device) it has at most a multiple of
-//! what is free: with a share of 75 percent three times as much. So one account gets three quarters
-//! of an empty pool, the next one three quarters of the rest, and so on: each finds room.
+//! Two rules decide about each object. An account has at most its limit in the config. And of a
+//! pool that all accounts share (places for clients, queue pairs of a device) it has at most a
+//! multiple of the free places: with a share of 75 percent three times as much. So one account gets
+//! three quarters of an empty pool, the next one three quarters of the rest, and so on: each finds
+//! room.
 //!
 //! The control thread alone changes it. A [`Charge`] lasts as long as the object that it is for.
 
@@ -22,21 +23,21 @@ use roced_types::{AccountId, DeviceId};
 
 use crate::config::AccountLimits;
 
-/// Accounts without any object that are remembered for what they were refused.
+/// Accounts without any object that are remembered for their refusals.
 const REMEMBERED: usize = 1024;
 
 const RESOURCES: usize = AccountResource::ALL.len();
 
 /// A pool that accounts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pool {
+pub enum SharedPool {
     /// One of the daemon.
     Daemon(AccountResource),
     /// One of a device.
     Device(AccountResource, DeviceId),
 }
 
-impl Pool {
+impl SharedPool {
     const fn resource(self) -> AccountResource {
         match self {
             Self::Daemon(resource) | Self::Device(resource, _) => resource,
@@ -51,7 +52,7 @@ pub struct LimitReached {
     pub resource: AccountResource,
     /// It has this much, or as much as would be beyond its share.
     pub limit: u64,
-    /// By its share of what others leave, not by its limit.
+    /// By its share of the rest that others leave, not by its limit.
     pub is_share: bool,
 }
 
@@ -82,7 +83,7 @@ pub fn eighth_of_open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(128, |(soft, _)| soft / 8)
 }
 
-/// Half of this host's memory, bytes: what all accounts share of the daemon's own.
+/// Half of this host's memory, bytes: the part for the daemon's own, of all accounts.
 pub fn half_of_the_memory() -> u64 {
     sysinfo().map_or(u64::MAX, |host| host.ram_total() / 2)
 }
@@ -102,7 +103,7 @@ struct LedgerState {
     limits: [u64; RESOURCES],
     share_percent: u32,
     accounts: BTreeMap<AccountId, AccountUse>,
-    pools: BTreeMap<Pool, PoolUse>,
+    pools: BTreeMap<SharedPool, PoolUse>,
 }
 
 #[derive(Debug, Default)]
@@ -129,9 +130,10 @@ impl PoolUse {
         self.accounts.get(&account).copied().unwrap_or(0)
     }
 
-    /// What `account` may have in all while others have what they have.
+    /// The share of `account`, while others keep theirs.
     fn share_of(&self, account: AccountId, percent: u32) -> u64 {
-        // Of `left`, which no other has, it takes x with x / percent = (left - x) / (100 - percent).
+        // Of `left`, which no other has, it takes x with x / percent = (left - x) / (100 -
+        // percent).
         let left = self.most.saturating_sub(self.all - self.of(account));
         // A pool of a few places has one for each account.
         (left * u64::from(percent)).div_ceil(100)
@@ -141,7 +143,7 @@ impl PoolUse {
 impl Ledger {
     /// An empty ledger with the limits of each account, and the pools that they share with their
     /// sizes.
-    pub fn new(limits: &AccountLimits, pools: impl IntoIterator<Item = (Pool, u64)>) -> Self {
+    pub fn new(limits: &AccountLimits, pools: impl IntoIterator<Item = (SharedPool, u64)>) -> Self {
         let pools = pools.into_iter().map(|(pool, most)| (pool, PoolUse { most, ..PoolUse::default() }));
         let state = LedgerState {
             limits: by_resource(limits),
@@ -162,7 +164,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LimitReached`], which is counted as well.
-    pub fn take(&self, account: AccountId, pool: Pool, amount: u64) -> Result<Charge, LimitReached> {
+    pub fn take(&self, account: AccountId, pool: SharedPool, amount: u64) -> Result<Charge, LimitReached> {
         let mut charge = Charge { ledger: self.clone(), account, pool, amount: 0 };
         charge.add(amount)?;
         Ok(charge)
@@ -192,7 +194,7 @@ impl Ledger {
 }
 
 impl LedgerState {
-    fn take(&mut self, account: AccountId, pool: Pool, amount: u64) -> Result<(), LimitReached> {
+    fn take(&mut self, account: AccountId, pool: SharedPool, amount: u64) -> Result<(), LimitReached> {
         let resource = pool.resource();
         let at = resource as usize;
         let (limit, percent) = (self.limits[at], self.share_percent);
@@ -220,7 +222,7 @@ impl LedgerState {
         Ok(())
     }
 
-    fn give_back(&mut self, account: AccountId, pool: Pool, amount: u64) {
+    fn give_back(&mut self, account: AccountId, pool: SharedPool, amount: u64) {
         let usage = self.accounts.get_mut(&account).expect("counted when it was taken");
         usage.taken[pool.resource() as usize] -= amount;
         if usage.is_empty() && usage.refused.iter().all(|refused| *refused == 0) {
@@ -253,7 +255,7 @@ impl LedgerState {
 pub struct Charge {
     ledger: Ledger,
     account: AccountId,
-    pool: Pool,
+    pool: SharedPool,
     amount: u64,
 }
 
@@ -261,7 +263,7 @@ impl Charge {
     /// Counts `amount` more.
     ///
     /// # Errors
-    /// [`LimitReached`]; what was counted before stays so.
+    /// [`LimitReached`]; everything counted before stays so.
     pub fn add(&mut self, amount: u64) -> Result<(), LimitReached> {
         self.ledger.state().take(self.account, self.pool, amount)?;
         self.amount += amount;
@@ -271,7 +273,7 @@ impl Charge {
     /// Counts `amount` less.
     ///
     /// # Panics
-    /// When there is less: the caller gives back what it has added.
+    /// When there is less: the caller gives back its own additions.
     pub fn remove(&mut self, amount: u64) {
         assert!(amount <= self.amount, "no more than was added");
         // An account without anything may have been forgotten.
@@ -299,7 +301,7 @@ mod tests {
     use super::*;
 
     const QPS: AccountResource = AccountResource::Qps;
-    const POOL: Pool = Pool::Device(QPS, DeviceId(0));
+    const POOL: SharedPool = SharedPool::Device(QPS, DeviceId(0));
     const ONE: AccountId = AccountId(1000);
 
     fn ledger(limit: Option<u32>, share_percent: u32, most: u64) -> Ledger {
@@ -322,7 +324,7 @@ mod tests {
         let ledger = ledger(Some(10), 100, 100);
         let (charges, reached) = take_all(&ledger, ONE);
         assert_eq!((charges.len(), reached), (10, LimitReached { resource: QPS, limit: 10, is_share: false }));
-        assert!(ledger.take(ONE, Pool::Device(QPS, DeviceId(1)), 1).is_err(), "another device");
+        assert!(ledger.take(ONE, SharedPool::Device(QPS, DeviceId(1)), 1).is_err(), "another device");
         assert!(ledger.take(AccountId(1), POOL, 1).is_ok(), "another account");
         drop(charges);
         assert_eq!(ledger.take(ONE, POOL, 10).map(drop), Ok(()));
@@ -356,7 +358,7 @@ mod tests {
     fn reports_name_taken_and_refused_amounts_and_all_is_given_back() {
         let ledger = ledger(Some(2), 100, 100);
         let (mut charges, _) = take_all(&ledger, ONE);
-        let memory = ledger.take(ONE, Pool::Daemon(AccountResource::MappedMemory), 4096).expect("little");
+        let memory = ledger.take(ONE, SharedPool::Daemon(AccountResource::MappedMemory), 4096).expect("little");
         let report = &ledger.reports()[0];
         assert_eq!((report.uid, report.taken["qps"], report.taken["memory_mib"]), (1000, 2, 4096));
         assert_eq!((report.refused["qps"], report.limits["qps"]), (1, 2));

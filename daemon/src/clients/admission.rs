@@ -16,7 +16,7 @@ use super::{
     session::{Session, SessionStage},
 };
 use crate::{
-    accounts::ledger::{Charge, Pool},
+    accounts::ledger::{Charge, SharedPool},
     client_socket::connection::{ClientConnection, ClientProcess},
 };
 
@@ -91,7 +91,7 @@ impl Clients {
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
         let limits = &self.registry.limits;
-        let reached = match self.registry.ledger.take(peer.account, Pool::Daemon(AccountResource::Clients), 1) {
+        let reached = match self.registry.ledger.take(peer.account, SharedPool::Daemon(AccountResource::Clients), 1) {
             Ok(charge) if self.admitted() < limits.clients as usize => {
                 return Ok((SessionStage::Connected, Some(charge)));
             }

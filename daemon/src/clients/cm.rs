@@ -67,7 +67,8 @@ impl Clients {
     pub(super) fn watch_cm_channels(&mut self) {
         for (number, interest) in self.registry.cm.take_changed_channels() {
             let Some(fd) = self.registry.cm.channel_fd(number) else { continue };
-            // Our end is shut down for reading, so its other end is gone when it hangs up altogether.
+            // Our end is shut down for reading, so its other end is gone when it hangs up
+            // altogether.
             let mut flags = EpollFlags::empty();
             flags.set(EpollFlags::EPOLLOUT, interest.wants_room);
             let mut event = EpollEvent::new(flags, CM_CHANNEL | u64::from(number));

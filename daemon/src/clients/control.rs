@@ -40,7 +40,7 @@ use super::{
     session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
-    accounts::ledger::{Charge, Ledger, Pool, half_of_the_memory},
+    accounts::ledger::{Charge, Ledger, SharedPool, half_of_the_memory},
     client_socket::connection::ClientProcess,
     cm::{Caller, ConnectionService},
     config::{DeviceLimits, LimitsConfig},
@@ -111,15 +111,17 @@ impl Registry {
 }
 
 /// Pools that accounts share, with their sizes.
-fn pools(devices: &[DeviceSetup], limits: &LimitsConfig) -> Vec<(Pool, u64)> {
+fn pools(devices: &[DeviceSetup], limits: &LimitsConfig) -> Vec<(SharedPool, u64)> {
     use AccountResource::{Ahs, Attachments, Clients, DaemonMemory, Mrs, Qps, Srqs};
     let DeviceLimits { qps, mrs, ahs, srqs, attachments } = limits.device;
     let of_device = [(Qps, qps), (Mrs, mrs), (Ahs, ahs), (Srqs, srqs), (Attachments, attachments)];
-    let devices = devices
-        .iter()
-        .flat_map(|device| of_device.map(|(resource, most)| (Pool::Device(resource, device.id), u64::from(most))));
-    let of_daemon =
-        [(Pool::Daemon(Clients), limits.clients.into()), (Pool::Daemon(DaemonMemory), half_of_the_memory())];
+    let devices = devices.iter().flat_map(|device| {
+        of_device.map(|(resource, most)| (SharedPool::Device(resource, device.id), u64::from(most)))
+    });
+    let of_daemon = [
+        (SharedPool::Daemon(Clients), limits.clients.into()),
+        (SharedPool::Daemon(DaemonMemory), half_of_the_memory()),
+    ];
     devices.chain(of_daemon).collect()
 }
 
@@ -332,9 +334,14 @@ impl CallHandler<'_, '_> {
         Ok(self.registry.quota.take(self.objects.peer.account.0, mappings)?)
     }
 
-    /// One object more of the client's account, in the pool of its device if all accounts share one.
+    /// One object more of the client's account, in the pool of its device if all accounts share
+    /// one.
     fn charge(&self, resource: AccountResource) -> Result<Charge, Refused> {
-        Ok(self.registry.ledger.take(self.objects.peer.account, Pool::Device(resource, self.objects.device), 1)?)
+        Ok(self.registry.ledger.take(
+            self.objects.peer.account,
+            SharedPool::Device(resource, self.objects.device),
+            1,
+        )?)
     }
 
     /// The workers of the session's device.

@@ -8,9 +8,9 @@
 //! sessions may end at once. So they wait here, and each poll iteration of the control thread ends
 //! some objects: in between it serves others and tells its watchdog that it lives.
 //!
-//! Work that finds no room is tried again after a while, and for a second in all: until then objects
-//! of other sessions are destroyed. The first batch comes before anything else is destroyed: until
-//! then workers send the work of the dead without a bound.
+//! Work that finds no room is tried again after a while, and for a second in all: until then
+//! objects of other sessions are destroyed. The first batch comes before anything else is
+//! destroyed: until then workers send the work of the dead without a bound.
 
 use std::{
     collections::VecDeque,

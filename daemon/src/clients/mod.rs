@@ -77,8 +77,8 @@ use crate::{
 /// Messages of one session before the next has its turn.
 const MESSAGES_A_TURN: usize = 16;
 
-/// Frames of the work that a queue pair has posted before a call destroys it: its rings and its send
-/// queue may be full of datagrams. UC messages may have more: they are cut.
+/// Frames of the work that a queue pair has posted before a call destroys it: its rings and its
+/// send queue may be full of datagrams. UC messages may have more: they are cut.
 const FRAMES: u32 = 8192;
 
 /// How long a call waits before its user's mappings are counted again.
@@ -225,7 +225,8 @@ impl Clients {
                 self.on_socket(number, event.events(), until, environment);
             }
         }
-        // Afterward: a place of a session that has ended is not free before its objects are destroyed.
+        // Afterward: a place of a session that has ended is not free before its objects are
+        // destroyed.
         if events.iter().any(|event| event.data() == LISTENER) {
             self.accept();
         }
@@ -371,9 +372,9 @@ impl Clients {
         self.len() == 0
     }
 
-    /// Ends every session, because the daemon stops. Peers of connections are told, and answer while
-    /// [`Self::is_disconnecting`]; objects are left for [`Self::destroy_objects`]. No connection is
-    /// accepted afterward.
+    /// Ends every session, because the daemon stops. Peers of connections are told, and answer
+    /// while [`Self::is_disconnecting`]; objects are left for [`Self::destroy_objects`]. No
+    /// connection is accepted afterward.
     pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {

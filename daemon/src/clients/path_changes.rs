@@ -1,9 +1,9 @@
 //! Changed next hops and links, for the paths of queue pairs and address handles.
 //!
 //! A neighbor may be that of every queue pair of a device, and each new path is a round trip to a
-//! worker, of an address handle one to every worker. So the changes wait in line here, and each turn
-//! of the control thread carries out some: in between it serves clients and tells its watchdog that
-//! it lives.
+//! worker, of an address handle one to every worker. So the changes wait in line here, and each
+//! turn of the control thread carries out some: in between it serves clients and tells its watchdog
+//! that it lives.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -21,7 +21,7 @@ use super::{
     refused::Refused,
 };
 use crate::{
-    accounts::ledger::{Charge, Ledger, LimitReached, Pool},
+    accounts::ledger::{Charge, Ledger, LimitReached, SharedPool},
     client_socket::connection::{ClientConnection, ClientProcess},
     config::ClientLimits,
     last_work::LastWork,
@@ -120,8 +120,8 @@ pub(crate) struct ObjectCharges {
 
 impl ObjectCharges {
     /// None yet, of this account.
-    pub(crate) fn new(ledger: &Ledger, account: AccountId, objects: Pool) -> Result<Self, LimitReached> {
-        let memory = Pool::Daemon(AccountResource::DaemonMemory);
+    pub(crate) fn new(ledger: &Ledger, account: AccountId, objects: SharedPool) -> Result<Self, LimitReached> {
+        let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
         Ok(Self { objects: ledger.take(account, objects, 0)?, memory: ledger.take(account, memory, 0)? })
     }
 
@@ -278,7 +278,7 @@ impl SessionObjects {
         ledger: &Ledger,
     ) -> Result<Self, LimitReached> {
         let account = peer.account;
-        let of = |resource| ObjectCharges::new(ledger, account, Pool::Device(resource, device));
+        let of = |resource| ObjectCharges::new(ledger, account, SharedPool::Device(resource, device));
         Ok(Self {
             device,
             peer,
@@ -294,7 +294,7 @@ impl SessionObjects {
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
-            memory: ledger.take(account, Pool::Daemon(AccountResource::MappedMemory), 0)?,
+            memory: ledger.take(account, SharedPool::Daemon(AccountResource::MappedMemory), 0)?,
             qp_charges: of(AccountResource::Qps)?,
             srq_charges: of(AccountResource::Srqs)?,
         })

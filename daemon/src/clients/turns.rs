@@ -1,7 +1,7 @@
 //! Order in which sessions with calls are served.
 //!
 //! Users take turns, and the sessions of each: a user with many sessions that call without end has
-//! the share of one user. A turn ends after some time, whatever the calls take, and what is left is
+//! the share of one user. A turn ends after some time, at any cost of the calls, and the rest is
 //! served in the next one: the sockets stay readable.
 
 use std::{

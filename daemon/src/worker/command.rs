@@ -60,8 +60,8 @@ pub enum Command {
     ChangeRing(Cqn, CqRingPlace),
     /// No queue pair uses it any more. [`Answer::MappedCqRing`].
     DropCqRing(Cqn),
-    /// Adds a memory region in this memory for the queue pairs of a device, or replaces the one with
-    /// the same key index. [`Answer::Memory`].
+    /// Adds a memory region in this memory for the queue pairs of a device, or replaces the one
+    /// with the same key index. [`Answer::Memory`].
     SetMr(DeviceId, Mr, Backing),
     /// Replaces the memory window with the same key index, or adds it. Its region is added already.
     /// [`Answer::Done`].
@@ -146,8 +146,8 @@ pub enum Command {
     QueryQp(Qpn),
     /// [`Answer::Counters`].
     CountersOfQp(Qpn),
-    /// Fail the queue pairs of a device, because its interface is gone: some of them, from this slot
-    /// on. [`Answer::NextSlot`].
+    /// Fail the queue pairs of a device, because its interface is gone: some of them, from this
+    /// slot on. [`Answer::NextSlot`].
     FailQps(DeviceId, u32),
     /// Send a batch of the work that was posted to a queue pair, before it ends. [`Answer::Sent`].
     SendPosted(Qpn),

@@ -1,13 +1,14 @@
-//! Bounds on the doorbells that are taken in one turn of a worker: for a session, for an account and
-//! for all, in words of 64 doorbells.
+//! Bounds on the doorbells that are taken in one turn of a worker: for a session, for an account
+//! and for all, in words of 64 doorbells.
 //!
 //! A client may ring all 4,096 doorbells of its page in every turn, and has as many pages as it has
-//! sessions. The rest stays rung until the next turn, which begins with the first session that had to
-//! wait. Since an account has its own bound, other accounts do not wait for it.
+//! sessions. The rest stays rung until the next turn, which begins with the first session that had
+//! to wait. Since an account has its own bound, other accounts do not wait for it.
 
 use roced_types::AccountId;
 
-/// Words of one session: the doorbells of 256 queue pairs, four times as many as are visited in a turn.
+/// Words of one session: the doorbells of 256 queue pairs, four times as many as are visited in a
+/// turn.
 const SESSION_WORDS: u32 = 4;
 /// Words of the sessions of one account.
 const ACCOUNT_WORDS: u32 = 4 * SESSION_WORDS;
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_with_many_sessions_takes_what_one_may_and_leaves_the_others_theirs() {
+    fn an_account_with_many_sessions_takes_its_part_and_leaves_the_others_theirs() {
         let mut turns = DoorbellTurns::new(16);
         let places: Vec<u32> = (0..16).map(|session| turns.join(AccountId(u32::from(session == 15)))).collect();
         for _ in 0..3 {

@@ -29,8 +29,8 @@ use super::wake::Waker;
 /// rounded up.
 pub const FRAME_BYTES_MAX: usize = 9216;
 
-/// Number of buffers of each kind of a worker. At path MTU 4096 about 1 MB in flight, which stays in
-/// cache; a guess.
+/// Number of buffers of each kind of a worker. At path MTU 4096 about 1 MB in flight, which stays
+/// in cache; a guess.
 pub const PACKET_BUFFERS: usize = 256;
 
 /// Maximum number of bytes borrowed in a poll iteration: some tens of microseconds of copying.
@@ -93,8 +93,8 @@ impl PacketBuffer {
         self.origin
     }
 
-    /// Device, if the frame is for a multicast group of it. Otherwise the destination QPN determines
-    /// the owner.
+    /// Device, if the frame is for a multicast group of it. Otherwise the destination QPN
+    /// determines the owner.
     pub fn group_of(&self) -> Option<DeviceId> {
         self.group_of
     }
@@ -214,8 +214,8 @@ impl Handoff {
         self.copy_to(to, None, FrameOrigin::Wire, frame)
     }
 
-    /// Like [`Self::forward`], to a worker with queue pairs of `device` in the multicast group of the
-    /// frame, which has this origin.
+    /// Like [`Self::forward`], to a worker with queue pairs of `device` in the multicast group of
+    /// the frame, which has this origin.
     ///
     /// # Errors
     /// As [`Self::forward`].
@@ -366,8 +366,8 @@ impl Handoff {
         !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
     }
 
-    /// Wakes sleeping workers with new frames since the last call. Called once per poll iteration, so
-    /// that a burst costs one wake-up.
+    /// Wakes sleeping workers with new frames since the last call. Called once per poll iteration,
+    /// so that a burst costs one wake-up.
     pub fn wake_receivers(&mut self) {
         while self.touched != 0 {
             let to = self.touched.trailing_zeros() as usize;

@@ -41,8 +41,8 @@ const QUANTUM: u32 = 16;
 /// several queue pairs; a guess.
 const SHARED_QUANTUM: u32 = 4 * QUANTUM;
 
-/// Doorbells without a queue that a session may ring: with [`STRAYS_OF_ONE`], many times as many as a
-/// program rings that destroys a queue while another thread posts to it.
+/// Doorbells without a queue that a session may ring: with [`STRAYS_OF_ONE`], many times as many as
+/// a program rings that destroys a queue while another thread posts to it.
 const STRAYS: u32 = 1024;
 
 /// More of them for each queue that is destroyed.
@@ -111,8 +111,8 @@ struct SrqEntry {
     arming: Option<Arming>,
 }
 
-/// A limit of a shared receive queue that is armed as soon as enough of the receives that were posted
-/// before it are taken, in turn with the work of others.
+/// A limit of a shared receive queue that is armed as soon as enough of the receives that were
+/// posted before it are taken, in turn with the work of others.
 #[derive(Clone, Copy, Debug)]
 struct Arming {
     limit: u32,
@@ -302,9 +302,9 @@ impl QpTable {
         Some(self.srqs.get(index)?.ring.session)
     }
 
-    /// Arms the limit of shared receive queue number `index`, or with 0 disarms it. Receives that its
-    /// client has posted count from now on, though they are taken in their turn: the limit is armed
-    /// once enough of them are, or cannot be.
+    /// Arms the limit of shared receive queue number `index`, or with 0 disarms it. Receives that
+    /// its client has posted count from now on, though they are taken in their turn: the limit is
+    /// armed once enough of them are, or cannot be.
     ///
     /// # Errors
     /// [`Reject::NoSuchSrq`].
@@ -393,8 +393,8 @@ impl QpTable {
         Some(self.qps.get(entry)?.rings.session)
     }
 
-    /// Takes doorbells that were rung, within the bounds of a turn: their queues wait for a visit. A
-    /// session that rings doorbells without a queue is muted, if it `may` be.
+    /// Takes doorbells that were rung, within the bounds of a turn: their queues wait for a visit.
+    /// A session that rings doorbells without a queue is muted, if it `may` be.
     pub fn drain_doorbells(&mut self, may: bool) -> Rung {
         let mut rung = Rung::default();
         let Self { sessions, live, doorbells, turns, ready, .. } = self;

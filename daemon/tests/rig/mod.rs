@@ -1,6 +1,6 @@
 //! Workers without a daemon: the test is their control thread and their client, and provides NIC
 //! queues.
-#![expect(unsafe_code, reason = "maps what a client would map")]
+#![expect(unsafe_code, reason = "maps as a client does")]
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::{

@@ -48,14 +48,14 @@ pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
     page.summary().fetch_or(1 << word, Ordering::Release);
 }
 
-/// Words that the summary of a page named, and that the worker has not looked at yet. It lies in the
-/// worker's memory.
+/// Words that the summary of a page named, and that the worker has not looked at yet. It lies in
+/// the worker's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedWords(u64);
 
-/// Takes the doorbells of at most `words` words, 64 doorbells each, and calls `on_doorbell` for each
-/// that was rung; returns the number of words. The words that remain are `named`: they come before
-/// others in the next call. Costs one load when no doorbell was rung.
+/// Takes the doorbells of at most `words` words, 64 doorbells each, and calls `on_doorbell` for
+/// each that was rung; returns the number of words. The words that remain are `named`: they come
+/// before others in the next call. Costs one load when no doorbell was rung.
 pub fn drain_doorbells(
     page: &impl DoorbellPage,
     named: &mut NamedWords,

@@ -77,7 +77,7 @@ pub struct AccountReport {
     pub uid: u32,
     /// Objects and bytes that it has.
     pub taken: BTreeMap<String, u64>,
-    /// Its limits; the share of what others leave may be less. `u64::MAX` is none.
+    /// Its limits; the share of the rest that others leave may be less. `u64::MAX` is none.
     pub limits: BTreeMap<String, u64>,
     /// Calls refused since it has had something.
     pub refused: BTreeMap<String, u64>,
@@ -221,8 +221,8 @@ pub struct CmIdReport {
     pub pid: i32,
     /// Name of its program, from its client library.
     pub program: String,
-    /// "idle", "bound", "resolving", "resolved", "routed", "listening", "connect", "disconnected" or
-    /// "device gone".
+    /// "idle", "bound", "resolving", "resolved", "routed", "listening", "connect", "disconnected"
+    /// or "device gone".
     pub state: String,
     /// State of the connection by the names of IBTA v1 12.9, e.g. "ReqSent" or "Established"; empty
     /// without one.

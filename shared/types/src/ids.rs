@@ -1,7 +1,7 @@
 //! Numbers with a type each, so that no two can be mistaken for one another.
 //!
-//! A [`Qpn`] contains an [`EndpointId`] of the owner of the queue pair (one worker and one device), so
-//! that the destination QPN of a frame identifies the owner. An endpoint has several of them
+//! A [`Qpn`] contains an [`EndpointId`] of the owner of the queue pair (one worker and one device),
+//! so that the destination QPN of a frame identifies the owner. An endpoint has several of them
 //! ([`EndpointIds`]):
 //!
 //! ```text

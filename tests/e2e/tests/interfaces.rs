@@ -108,15 +108,21 @@ pub(crate) fn one_that_is_renamed_is_served_on(_: &Settings) -> Result<()> {
 /// is added. Members of the admin socket's group may ask, and not order.
 pub(crate) fn a_removed_device_is_served_again_when_added(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
+    let config = fs::read_to_string(lab.config(Host::A))?;
+    fs::write(lab.config(Host::A), config.replace("[admin]\n", "[admin]\ngroup = \"daemon\"\n"))?;
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    lab.start_daemon(Host::A)?;
     let daemon = lab.daemon(Host::A)?;
     let order = |arguments: &[&str]| lab.run(Host::A, "rocectl", &[&["device"], arguments].concat(), SOON);
     let unknown = order(&["remove", "roce7"])?.failure()?;
     ensure!(unknown.contains("there is no device roce7, only roce0"), "{unknown}");
     let early = order(&["add", "roce0"])?.failure()?;
     ensure!(early.contains("was not removed"), "{early}");
-    let refused = as_member(&lab, &["device", "remove", "roce0"])?.failure()?;
+    let refused = as_member(&lab, "daemon", &["device", "remove", "roce0"])?.failure()?;
     ensure!(refused.contains("only root"), "{refused}");
-    as_member(&lab, &["status"])?.success()?;
+    as_member(&lab, "daemon", &["status"])?.success()?;
+    let refused = as_member(&lab, "root", &["status"])?.failure()?;
+    ensure!(refused.contains("no permission"), "{refused}");
 
     let server = Server::start(&lab, Host::B, &[])?;
     let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "100"])?;
@@ -144,8 +150,8 @@ pub(crate) fn a_removed_device_is_served_again_when_added(_: &Settings) -> Resul
     Ok(())
 }
 
-/// Runs `rocectl` on host A as an ordinary user of the admin socket's group.
-fn as_member(lab: &Lab, arguments: &[&str]) -> Result<Ended> {
+/// Runs `rocectl` on host A as an ordinary user of a group.
+fn as_member(lab: &Lab, group: &str, arguments: &[&str]) -> Result<Ended> {
     // A copy that any user may read: the build may lie in a private home folder.
     let folder = tempfile::tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
@@ -153,7 +159,8 @@ fn as_member(lab: &Lab, arguments: &[&str]) -> Result<Ended> {
     let program = folder.path().join("rocectl");
     fs::copy(built.trim(), &program)?;
     let program = program.display().to_string();
-    let user = ["--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", program.as_str()];
+    let group = format!("--regid={group}");
+    let user = ["--reuid=65534", &group, "--clear-groups", "--bounding-set=-all", program.as_str()];
     lab.run(Host::A, "setpriv", &[&user, arguments].concat(), SOON)
 }
 

@@ -283,8 +283,8 @@ impl Daemon {
     }
 
     /// The answer to the last message of a client; `None` when its session has ended. A turn of the
-    /// daemon ends after a time, and a new client waits for the place of one that has left, while the
-    /// daemon has work: it is readable, or has a deadline.
+    /// daemon ends after a time, and a new client waits for the place of one that has left, while
+    /// the daemon has work: it is readable, or has a deadline.
     fn reply(&mut self, client: usize) -> Option<Message> {
         for _ in 0..100 {
             self.serve();

@@ -1,6 +1,6 @@
-//! A forger off the path: it knows the addresses, the queue pair numbers and, by chance, the PSNs of
-//! a connection, and not the UDP source port of its packets. Its frames come right before genuine
-//! ones, with other bytes. None has any effect.
+//! A forger off the path: it knows the addresses, the queue pair numbers and, by chance, the PSNs
+//! of a connection, and not the UDP source port of its packets. Its frames come right before
+//! genuine ones, with other bytes. None has any effect.
 //!
 //! The worst that it can do is to know the very PSN that is due, in the time in which a wrong guess
 //! has barred other ports, and to refuse the very request that is under way.
@@ -24,8 +24,8 @@ use crate::{
     world::World,
 };
 
-/// Distance of a wrong guess ahead of the genuine PSN, at least: beyond those that are accepted from
-/// a peer that has changed its port.
+/// Distance of a wrong guess ahead of the genuine PSN, at least: beyond those that are accepted
+/// from a peer that has changed its port.
 const MISS: u64 = 8;
 
 /// The party, in some of the seeds.

@@ -9,8 +9,8 @@
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
-//! The line is one of accounts, each of which has lines of its clients ([`FairList`]): a client with a
-//! thousand queue pairs is admitted as often as one with a single one.
+//! The line is one of accounts, each of which has lines of its clients ([`FairList`]): a client
+//! with a thousand queue pairs is admitted as often as one with a single one.
 //!
 //! Retransmissions and answers do not wait in line. A dead peer must not keep the others waiting:
 //! packets that were not answered for a while are on no ring any more and do not count, and none

@@ -5,16 +5,16 @@
 use super::{EndpointConfig, QUANTUM};
 use crate::{congestion::in_flight::InFlight, fair::FairList, qp::Qp, slot_list::SlotList, timers::Timers};
 
-/// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of 64
-/// bytes, with the copy of this many more. A guess.
+/// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of
+/// 64 bytes, with the copy of this many more. A guess.
 const FRAME_COST: u32 = 512;
 
-/// Cost of four frames of the largest MTU: with less, accounts would often go around without a turn;
-/// with more, those with small frames would keep the others waiting for more of them.
+/// Cost of four frames of the largest MTU: with less, accounts would often go around without a
+/// turn; with more, those with small frames would keep the others waiting for more of them.
 const TURN_COST: u32 = 4 * (4096 + FRAME_COST);
 
-/// Lists and timers of the queue pairs. Those that send have their turns by account and client, by the
-/// bytes and frames that they sent.
+/// Lists and timers of the queue pairs. Those that send have their turns by account and client, by
+/// the bytes and frames that they sent.
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) timers: Timers,

@@ -13,9 +13,9 @@
 //! As a rule the ports differ: roced uses another one in each life, adapters and `rdma_rxe` derive
 //! it from the queue pair numbers.
 //!
-//! There is no timer: an entry ends when its time is over, its number is in use again, another queue
-//! pair takes its place, or the port is gone. It is only reached by packets to numbers without a
-//! queue pair.
+//! There is no timer: an entry ends when its time is over, its number is in use again, another
+//! queue pair takes its place, or the port is gone. It is only reached by packets to numbers
+//! without a queue pair.
 
 use alloc::{boxed::Box, vec};
 

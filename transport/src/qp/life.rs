@@ -20,8 +20,8 @@
 //! Other implementations use the same port in every life, and a peer may change it in mid-life. In
 //! both cases nothing is buffered for [`QUARANTINE`], so that such connections are as safe as with
 //! go-back-N; a peer that has changed it twice has no fixed port, and is served by plain go-back-N
-//! from any. Ports of requests and of responses are learned separately: a peer need not use one port
-//! for both.
+//! from any. Ports of requests and of responses are learned separately: a peer need not use one
+//! port for both.
 //!
 //! While a life has no port of its own yet, a packet from a past port may be a late frame or the
 //! first packet of a peer that keeps its port. Therefore it is dropped, and requested again after
@@ -32,8 +32,9 @@
 use crate::{clock::Nanos, reject::DropReason};
 
 /// Time after the first accepted packet of a later life of a queue pair, or after a change of port,
-/// in which no early packets are buffered. Longer than any frame stays in a network: switches discard frames
-/// after half a second at the most, and the timewait of connection managers is of this order.
+/// in which no early packets are buffered. Longer than any frame stays in a network: switches
+/// discard frames after half a second at the most, and the timewait of connection managers is of
+/// this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
 /// Time for which packets from a past life's port are dropped at the beginning of a life: the

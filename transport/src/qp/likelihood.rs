@@ -1,8 +1,8 @@
 //! Likelihood of a packet of an unreliable connection: whether it may be the peer's.
 //!
-//! Nothing tells a packet behind a loss from a forged one but its UDP source port and the distance of
-//! its PSN. The distance is limited by the time since the last packet, because a peer sends only so
-//! fast:
+//! Nothing tells a packet behind a loss from a forged one but its UDP source port and the distance
+//! of its PSN. The distance is limited by the time since the last packet, because a peer sends only
+//! so fast:
 //!
 //! ```text
 //!            late              |        JUMP_MIN + time since the last packet        |
@@ -20,13 +20,13 @@ use crate::{clock::Nanos, reject::DropReason};
 /// more than any network's delays (3 ms at 25 million packets a second).
 const LATE_PSNS: i32 = 1 << 16;
 
-/// Distance ahead of the expected PSN that a packet may have at any time. A longer burst that a queue
-/// dropped costs the packets of [`JUMP_TIME`] for each of its packets in addition: the peer seldom
-/// sends as fast.
+/// Distance ahead of the expected PSN that a packet may have at any time. A longer burst that a
+/// queue dropped costs the packets of [`JUMP_TIME`] for each of its packets in addition: the peer
+/// seldom sends as fast.
 pub(crate) const JUMP_MIN: i32 = 1 << 10;
 
-/// Greatest distance: a forger must guess four bits of the PSN even after long silence. A guess: the
-/// full packets of 0.3 s of a link of 100 Gbit/s.
+/// Greatest distance: a forger must guess four bits of the PSN even after long silence. A guess:
+/// the full packets of 0.3 s of a link of 100 Gbit/s.
 pub(crate) const JUMP_MAX: i32 = 1 << 20;
 
 /// Time of silence for each further packet: 10 million packets a second, the rate of a link of

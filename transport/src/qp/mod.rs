@@ -119,8 +119,8 @@ pub struct Qp {
 const FLUSH_BURST: u32 = 8;
 
 impl Qp {
-    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and the
-    /// requests that it may keep for replay.
+    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
+    /// the requests that it may keep for replay.
     pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
         size_of::<Self>() as u64
             + SendQueue::memory_bytes(sizes)
@@ -265,8 +265,8 @@ impl Qp {
         }
     }
 
-    /// Number of send work requests that may be posted: of [`roced_types::QpSizes::send_wrs`], those that are not
-    /// posted, or have ended.
+    /// Number of send work requests that may be posted: of [`roced_types::QpSizes::send_wrs`],
+    /// those that are not posted, or have ended.
     pub fn send_room(&self) -> u32 {
         self.send_queue.room()
     }

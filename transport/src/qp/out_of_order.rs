@@ -7,11 +7,10 @@
 //!
 //! A buffered packet is executed by its PSN alone, so it must belong to this life of the connection
 //! (`life.rs`) and to this pass over its PSN. Therefore nothing is buffered before a packet of this
-//! life was accepted, from another source port, from farther ahead than twice what the peer was seen
-//! to have under way, or for long. Of two packets with
-//! one PSN and different bytes neither is used. Where the network keeps order, missing packets that
-//! arrive directly one after the other show that the peer is about to send all packets behind them
-//! again.
+//! life was accepted, from another source port, from farther ahead than twice the distance that the
+//! peer was seen to have under way, or for long. Of two packets with one PSN and different bytes
+//! neither is used. Where the network keeps order, missing packets that arrive directly one after
+//! the other show that the peer is about to send all packets behind them again.
 
 use roced_types::Qpn;
 

@@ -35,8 +35,8 @@ use crate::{
     },
 };
 
-/// Distance up to which packets ahead of their turn count before the peer has shown that it has more
-/// under way: the usual window. Packets farther ahead are dropped without a NAK.
+/// Distance up to which packets ahead of their turn count before the peer has shown that it has
+/// more under way: the usual window. Packets farther ahead are dropped without a NAK.
 pub(crate) const AHEAD_FIRST: u16 = 128;
 
 /// Message in progress.
@@ -91,8 +91,8 @@ pub(crate) struct Responder {
     replay: Replay,
     /// Source port of the requests of this life.
     source: SourcePort,
-    /// Greatest distance ahead of its turn at which a packet counts: twice what the peer was seen to
-    /// have under way.
+    /// Greatest distance ahead of its turn at which a packet counts: twice the distance that the
+    /// peer was seen to have under way.
     window: u16,
     /// Credits advertised to the peer.
     offer: CreditOffer,

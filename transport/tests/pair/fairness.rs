@@ -61,8 +61,8 @@ const MANY: u32 = 256;
 /// Where the account with one queue pair writes; the other writes elsewhere.
 const OURS: u64 = 800_000;
 
-/// A pair with queue pairs 5 and on of account 1, [`MANY`] of them, and one more of account 2, if it is
-/// another one; all have more to send than they can.
+/// A pair with queue pairs 5 and on of account 1, [`MANY`] of them, and one more of account 2, if
+/// it is another one; all have more to send than they can.
 fn crowd(settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
     let tenant = |account| Tenant { account: AccountId(account), client: SessionId(account) };
     let mut pair = Pair::unconnected(Settings { max_qps: MANY + 1, ..settings });
@@ -84,7 +84,8 @@ fn crowd(settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
     pair
 }
 
-/// Part of the bytes that arrived until the account with one queue pair was done, or for 2,000 turns.
+/// Part of the bytes that arrived until the account with one queue pair was done, or for 2,000
+/// turns.
 fn part_of_one(mut pair: Pair) -> f64 {
     for _ in 0..2000 {
         pair.turn(&mut no_fault);
@@ -149,8 +150,8 @@ fn a_nic_that_is_stuck_holds_up_neither_hand_over_nor_flush() {
     assert_eq!(pair.hosts[1].take(), [(1, Status::RemoteAccess)]);
 }
 
-/// Full queues of many queue pairs that fail at once are flushed in pieces: a call that sends a batch
-/// of frames at most adds few completions.
+/// Full queues of many queue pairs that fail at once are flushed in pieces: a call that sends a
+/// batch of frames at most adds few completions.
 #[test]
 fn a_flush_takes_a_bounded_part_of_a_turn() {
     let mut pair = Pair::new(Settings::default());

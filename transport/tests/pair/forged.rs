@@ -1,6 +1,6 @@
 //! Frames of a forger off the path: it knows the addresses, the partition and here the queue pair
-//! number as well, and guesses PSN and UDP source port. It brings in no byte, ends no connection and
-//! costs a genuine transfer nothing but time.
+//! number as well, and guesses PSN and UDP source port. It brings in no byte, ends no connection
+//! and costs a genuine transfer nothing but time.
 
 use roced_transport::{
     clock::Nanos,
@@ -112,7 +112,7 @@ fn a_forged_packet_does_not_tell_the_kind_of_the_peer() {
 
 /// A peer that has had much under way may have twice as much.
 #[test]
-fn the_window_grows_with_what_the_peer_has_under_way() {
+fn the_window_grows_with_the_packets_under_way() {
     let mut pair = warm(Settings::default());
     let mut give_write = |ahead| {
         let reth = Some(Reth { va: VA, rkey: KEY, length: 6 });

@@ -11,7 +11,7 @@ pub const MAPPINGS: u64 = 2;
 /// One of an account: this, and the [`AccountResource`] as a number.
 const OF_ACCOUNT: u64 = 0x100;
 
-/// The share that an account may have of what others leave: this, and the [`AccountResource`] as a
+/// The share of an account in the rest that others leave: this, and the [`AccountResource`] as a
 /// number.
 const SHARE: u64 = 0x200;
 
@@ -69,7 +69,7 @@ impl AccountResource {
         OF_ACCOUNT + self as u64
     }
 
-    /// The number in a refusal when the account has its share of what others leave.
+    /// The number in a refusal when the account has its share of the rest that others leave.
     pub const fn share(self) -> u64 {
         SHARE + self as u64
     }

@@ -60,8 +60,8 @@ fn hold() -> Result<()> {
     }
 }
 
-/// Has calls wait in front of the next message, so that this program has closed its sockets when the
-/// daemon takes that.
+/// Has calls wait in front of the next message, so that this program has closed its sockets when
+/// the daemon takes that.
 fn delay(session: &mut RawSession) -> Result<()> {
     let request = with_queues(session, LARGEST)?;
     for _ in 0..60 {
