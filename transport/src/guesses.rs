@@ -13,7 +13,7 @@ use roced_types::Qpn;
 
 use crate::{
     out_of_order,
-    qp::{AHEAD_FIRST, BARRED, JUMP_MAX, JUMP_MIN, MSN_SLACK, OTHER_PORT_PSNS},
+    qp::{AHEAD_FIRST, BARRED, JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS},
     wire::udp_source_port,
 };
 
@@ -56,7 +56,7 @@ struct Forged {
 }
 
 fn all() -> Vec<Forged> {
-    let (port, refusal) = (port_bits(), PSN_BITS - log2(MSN_SLACK + IN_FLIGHT));
+    let port = port_bits();
     let row = |name, bits, is_limited, is_data| Forged { name, bits, is_limited, is_data };
     Vec::from([
         row("RC SEND or WRITE in its turn, from the peer's port", port + PSN_BITS, false, true),
@@ -71,7 +71,7 @@ fn all() -> Vec<Forged> {
         row("READ response or ATOMIC ACK in its turn", port + PSN_BITS, false, true),
         row("READ response ahead of its turn", port + PSN_BITS - log2(IN_FLIGHT), false, true),
         row("ACK", port + PSN_BITS - log2(IN_FLIGHT), false, false),
-        row("NAK that ends the connection", port + PSN_BITS - log2(IN_FLIGHT) + refusal, false, false),
+        row("NAK that ends the connection", port + PSN_BITS - log2(IN_FLIGHT), false, false),
         row("ACK from another port", PSN_BITS - log2(OTHER_ANSWERS), true, false),
         row("UC SEND or WRITE, busy", port + PSN_BITS - log2(JUMP_MIN as u32), false, true),
         row("UC SEND or WRITE, after long silence", port + PSN_BITS - log2(JUMP_MAX as u32), false, true),

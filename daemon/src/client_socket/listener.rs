@@ -107,6 +107,9 @@ impl ClientListener {
 
     /// The next client that wants in; `None` when there is none. Never waits.
     pub fn accept(&mut self) -> Option<ClientConnection> {
+        // The last connection that was turned away may have been closed after the descriptor was kept
+        // again.
+        self.reserve = self.reserve.take().or_else(reserve);
         loop {
             match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
                 Ok(raw) => return self.connection(owned(raw)),

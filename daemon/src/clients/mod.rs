@@ -88,6 +88,9 @@ const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
 /// closed.
 const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long calls that wait are looked at in one go.
+const WAITING_AT_ONCE: Duration = Duration::from_millis(2);
+
 /// Sockets looked at in one go: all that have something, with the usual limits, so that their users
 /// take turns.
 const EVENTS: usize = 1024;
@@ -244,10 +247,14 @@ impl Clients {
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
-        // One batch of one of them, so that they do not delay others.
-        let due = self.waiting.iter().position(|(_, due)| *due <= now);
-        if let Some((number, _)) = due.and_then(|at| self.waiting.remove(at)) {
+        // One batch of each that is due, for some time, so that they do not delay others.
+        let until = Instant::now() + WAITING_AT_ONCE;
+        while let Some(at) = self.waiting.iter().position(|(_, due)| *due <= now) {
+            let (number, _) = self.waiting.remove(at).expect("found one line up");
             self.serve(number, now, environment);
+            if Instant::now() >= until {
+                break;
+            }
         }
         self.change_some_paths(environment);
         self.ending.end_some(&mut self.registry, environment);
@@ -563,8 +570,8 @@ impl Clients {
     /// Writes a log line about a queue pair that failed, unless there were many.
     fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
         let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
-        let ClientProcess { pid, uid, .. } = connection.peer();
-        let Some(held_back) = self.failures.admit(uid, Instant::now()) else { return };
+        let ClientProcess { pid, uid, account } = connection.peer();
+        let Some(held_back) = self.failures.admit(account.0, Instant::now()) else { return };
         let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
         let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;
         let peer = address_of(peer);

@@ -30,8 +30,8 @@ const TIME_AT_ONCE: Duration = Duration::from_millis(2);
 /// What a path has to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathChange {
-    /// Its next hop, if it still follows this destination.
-    NextHop(FollowId, NextHop),
+    /// The next hop of this destination, if it still follows that.
+    NextHop(FollowId),
     /// The state of the device's port.
     Port,
 }
@@ -42,6 +42,8 @@ pub(super) struct PathChanges {
     line: VecDeque<(SessionId, Follower)>,
     /// The last one of each follower in line.
     changes: BTreeMap<(SessionId, Follower), PathChange>,
+    /// Next hops of destinations while there is a line.
+    hops: BTreeMap<FollowId, NextHop>,
 }
 
 impl PathChanges {
@@ -57,9 +59,17 @@ impl PathChanges {
     }
 
     fn take(&mut self) -> Option<(SessionId, Follower, PathChange)> {
-        let (session, follower) = self.line.pop_front()?;
+        let Some((session, follower)) = self.line.pop_front() else {
+            self.hops.clear();
+            return None;
+        };
         let change = self.changes.remove(&(session, follower)).expect("each in line has one");
         Some((session, follower, change))
+    }
+
+    /// The next hop of a destination as it is now, for a path that follows `followed`.
+    fn hop(&self, follow: FollowId, followed: Option<FollowId>) -> Option<NextHop> {
+        self.hops.get(&follow).copied().filter(|_| followed == Some(follow))
     }
 
     /// None waits.
@@ -93,8 +103,10 @@ impl Clients {
 
     /// A destination is reached by another next hop.
     pub(super) fn on_next_hop(&mut self, follow: FollowId, next: NextHop) {
+        // Also for those in line that do not follow it now, and may again.
+        self.path_changes.hops.insert(follow, next);
         for (session, follower) in self.registry.followers.get(&follow).into_iter().flatten() {
-            self.path_changes.add(*session, *follower, PathChange::NextHop(follow, next));
+            self.path_changes.add(*session, *follower, PathChange::NextHop(follow));
         }
     }
 
@@ -124,8 +136,10 @@ impl Clients {
         };
         let Some(ah) = objects.ahs.get(&number) else { return };
         let next = match change {
-            PathChange::NextHop(follow, next) if ah.way.follow == Some(follow) => Some(next),
-            PathChange::NextHop(..) => return,
+            PathChange::NextHop(follow) => match self.path_changes.hop(follow, ah.way.follow) {
+                Some(next) => Some(next),
+                None => return,
+            },
             PathChange::Port => None,
         };
         debug!(ah = number, ?change, "path changes");
@@ -142,8 +156,10 @@ impl Clients {
         let port = environment.network.port(objects.device);
         let Some(path) = objects.qps.get_mut(&qpn.get()).and_then(|qp| qp.path.as_mut()) else { return };
         match change {
-            PathChange::NextHop(follow, next) if path.follow == Some(follow) => path.next = next,
-            PathChange::NextHop(..) => return,
+            PathChange::NextHop(follow) => match self.path_changes.hop(follow, path.follow) {
+                Some(next) => path.next = next,
+                None => return,
+            },
             PathChange::Port => {}
         }
         let state = path.state(&port);
@@ -162,15 +178,29 @@ mod tests {
     #[test]
     fn a_follower_waits_once_with_its_last_change() {
         let mut changes = PathChanges::default();
-        let hop = |device| PathChange::NextHop(FollowId::new(3), NextHop::Local(DeviceId(device)));
+        let change = PathChange::NextHop(FollowId::new(3));
         let (one, other) = (Follower::Ah(1), Follower::Ah(2));
-        changes.add(SessionId(1), one, hop(1));
+        changes.add(SessionId(1), one, change);
         changes.add(SessionId(1), other, PathChange::Port);
         changes.add(SessionId(1), one, PathChange::Port);
-        changes.add(SessionId(1), one, hop(2));
-        changes.add(SessionId(1), other, hop(3));
-        assert_eq!(changes.take(), Some((SessionId(1), one, hop(2))));
-        assert_eq!(changes.take(), Some((SessionId(1), other, hop(3))));
+        changes.add(SessionId(1), other, change);
+        assert_eq!(changes.take(), Some((SessionId(1), one, change)));
+        assert_eq!(changes.take(), Some((SessionId(1), other, change)));
         assert!(changes.take().is_none() && changes.is_empty() && changes.changes.is_empty());
+    }
+
+    /// A path that has left the destination and follows it again gets the latest hop.
+    #[test]
+    fn a_path_in_line_gets_the_next_hop_of_its_turn() {
+        let mut changes = PathChanges::default();
+        let (follow, other) = (FollowId::new(3), FollowId::new(4));
+        let hop = |device| NextHop::Local(DeviceId(device));
+        changes.add(SessionId(1), Follower::Ah(1), PathChange::NextHop(follow));
+        changes.hops.insert(follow, hop(1));
+        changes.hops.insert(follow, hop(2));
+        changes.take().expect("it is in line");
+        assert_eq!(changes.hop(follow, Some(follow)), Some(hop(2)));
+        assert_eq!((changes.hop(follow, Some(other)), changes.hop(follow, None)), (None, None));
+        assert!(changes.take().is_none() && changes.hops.is_empty(), "with the line");
     }
 }

@@ -333,9 +333,6 @@ impl Completer {
                     }
                 }
             }
-            Syndrome::Nak(_) if !requester.fits_refusal(aeth.msn, before) => {
-                return Err(DropReason::UnexpectedResponse);
-            }
             Syndrome::Nak(code) => match self.advance(psn, requester, cx) {
                 Ok(()) => self.on_remote_error(code, cx),
                 Err(Gap) => self.remember_refusal(psn, code, cx.base, cx.now),

@@ -31,9 +31,6 @@ const CREDITS: [u32; 31] = [
 /// another life. Exceeds the number of packets, hence of messages, in any window.
 const MSN_AGE_MAX: i32 = 1 << 22;
 
-/// Messages by which a peer may count otherwise than this end. A guess.
-pub(crate) const MSN_SLACK: u32 = 128;
-
 /// Code of the largest count not above `receives`.
 pub(crate) fn encode(receives: u32) -> u8 {
     (CREDITS.partition_point(|credits| *credits <= receives) - 1) as u8
@@ -69,13 +66,6 @@ impl CreditLimit {
     /// Counts a message, or a READ request, all packets of which were sent for the first time.
     pub(crate) const fn on_message_sent(&mut self) {
         self.sent = self.next();
-    }
-
-    /// The peer may have answered with this MSN, with `outstanding` packets under way: each message
-    /// has one at least. The MSN of a refusal is another number that a forger must hit.
-    pub(crate) const fn fits(&self, msn: u32, outstanding: u32) -> bool {
-        let behind = distance(self.sent, msn);
-        behind >= 0 && behind as u32 <= MSN_SLACK + outstanding
     }
 
     /// Applies the credits of an answer, or the absence of flow control. The limit never goes back:

@@ -25,13 +25,13 @@ const LATE_PSNS: i32 = 1 << 16;
 /// seldom sends as fast.
 pub(crate) const JUMP_MIN: i32 = 1 << 10;
 
-/// Greatest distance: a forger must guess four bits of the PSN even after long silence. A guess:
-/// the full packets of 0.3 s of a link of 100 Gbit/s.
-pub(crate) const JUMP_MAX: i32 = 1 << 20;
+/// Greatest distance: a forger must guess two bits of the PSN even after long silence. A guess:
+/// a second of a sender of 4 million packets a second.
+pub(crate) const JUMP_MAX: i32 = 1 << 22;
 
-/// Time of silence for each further packet: 10 million packets a second, the rate of a link of
-/// 100 Gbit/s with packets of 1250 bytes.
-const JUMP_TIME: Nanos = Nanos(100);
+/// Time of silence for each further packet: 50 million packets a second, the rate of a link of
+/// 400 Gbit/s with packets of 1024 bytes.
+const JUMP_TIME: Nanos = Nanos(20);
 
 /// PSNs from the expected one on that are accepted from another port: a peer that changes its port
 /// may lose a packet or two at the same time.
@@ -103,8 +103,8 @@ mod tests {
             [JUMP_MIN, JUMP_MIN + 10, JUMP_MAX, JUMP_MAX + 1].into_iter().rfind(fits)
         };
         assert_eq!(farthest(&mut likelihood, Nanos(0)), Some(JUMP_MIN));
-        assert_eq!(farthest(&mut likelihood, Nanos(999)), Some(JUMP_MIN));
-        assert_eq!(farthest(&mut likelihood, Nanos(1000)), Some(JUMP_MIN + 10));
+        assert_eq!(farthest(&mut likelihood, Nanos(199)), Some(JUMP_MIN));
+        assert_eq!(farthest(&mut likelihood, Nanos(200)), Some(JUMP_MIN + 10));
         assert_eq!(farthest(&mut likelihood, Nanos(u64::MAX / 2)), Some(JUMP_MAX));
     }
 

@@ -74,7 +74,6 @@ pub(crate) use self::{
 };
 #[cfg(test)]
 pub(crate) use self::{
-    credits::MSN_SLACK,
     life::BARRED,
     likelihood::{JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS},
     responder::AHEAD_FIRST,

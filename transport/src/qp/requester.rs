@@ -211,11 +211,6 @@ impl Requester {
         self.wanting_before_cursor = self.answered.wrapping_add(requests);
     }
 
-    /// The peer may have refused a request with this MSN.
-    pub(crate) fn fits_refusal(&self, msn: u32, oldest: Psn) -> bool {
-        self.credits.fits(msn, self.frontier.offset_from(oldest))
-    }
-
     /// Applies the credits of an answer that is not outdated: at most one packet before `oldest`,
     /// like an unsolicited ACK. True when they let more be sent.
     pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, base: &QpBase) -> bool {

@@ -349,8 +349,11 @@ impl Responder {
             self.on_hole(due, now);
             return Err(DropReason::OtherSourcePort);
         }
-        if ahead > i32::from(self.window) {
-            return Err(DropReason::BeyondWindow);
+        // Not buffered, and requested again like every other: a READ request takes as many PSNs as its
+        // responses, so that even the next one may be far ahead. Of other ports it has no effect.
+        let early = if ahead > i32::from(self.window) { DropReason::BeyondWindow } else { DropReason::OutOfSequence };
+        if early == DropReason::BeyondWindow && !self.source.is_own(port) {
+            return Err(early);
         }
         if let Some(invalidating) = &mut self.invalidating
             && ahead >= 0
@@ -360,12 +363,12 @@ impl Responder {
             if ahead > 0 && invalidating.overtaken.is_none_or(is_farthest) {
                 invalidating.overtaken = Some(packet.bth.psn);
             }
-            return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
+            return Err(if ahead == 0 { DropReason::Duplicate } else { early });
         }
         if ahead > 0 {
             let delay = if base.recovery.is_selective() { base.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, now);
-            return Err(DropReason::OutOfSequence);
+            return Err(early);
         }
         if ahead < 0 { Err(self.on_duplicate(packet, base)) } else { Ok(()) }
     }

@@ -203,8 +203,8 @@ fn duplicates_are_answered_after_a_nak_and_no_second_nak_is_given() {
 fn half_of_all_psns_are_behind_the_expected_one() {
     let cases = [
         (1 << 23, DropReason::Duplicate, Some(Syndrome::ACK)),
-        ((1 << 23) - 1, DropReason::BeyondWindow, None),
-        (129, DropReason::BeyondWindow, None),
+        ((1 << 23) - 1, DropReason::BeyondWindow, Some(Syndrome::Nak(NakCode::PsnSequence))),
+        (129, DropReason::BeyondWindow, Some(Syndrome::Nak(NakCode::PsnSequence))),
     ];
     for (ahead, reason, expected) in cases {
         let mut pair = warm(Settings::default());
