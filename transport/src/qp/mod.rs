@@ -23,6 +23,7 @@ mod key_change;
 mod life;
 mod likelihood;
 mod out_of_order;
+mod ownership;
 mod placement;
 mod probe;
 mod progress;
@@ -45,7 +46,7 @@ mod unreliable;
 
 use alloc::sync::Arc;
 
-use roced_types::{EndpointIds, QpAttributes, QpSizes, Qpn, Status, attribute, event};
+use roced_types::{EndpointIds, QpAttributes, Qpn, Status, attribute, event};
 
 use self::{
     base::{QpBase, Received},
@@ -118,15 +119,6 @@ pub struct Qp {
 const FLUSH_BURST: u32 = 8;
 
 impl Qp {
-    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
-    /// the requests that it may keep for replay.
-    pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
-        size_of::<Self>() as u64
-            + SendQueue::memory_bytes(sizes)
-            + RecvQueue::memory_bytes(sizes)
-            + ReplayMemory::BYTES_MAX
-    }
-
     /// Creates a queue pair in state RESET.
     pub fn new(config: QpConfig) -> Self {
         Self {
@@ -179,18 +171,6 @@ impl Qp {
         assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
         self.base.srq = Some(*srq);
         self
-    }
-
-    /// Gives it to a tenant. Queue pairs without one have their turns as those of one client.
-    #[must_use]
-    pub const fn with_tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
-        self
-    }
-
-    /// The account and client that its turns belong to.
-    pub const fn tenant(&self) -> Tenant {
-        self.tenant
     }
 
     /// Queue pair number.

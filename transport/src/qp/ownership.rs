@@ -1,0 +1,29 @@
+//! The owner of a queue pair: its turns, and the memory charged for it.
+
+use roced_types::QpSizes;
+
+use super::{Qp, recv_queue::RecvQueue, replay::ReplayMemory, send_queue::SendQueue};
+use crate::fair::Tenant;
+
+impl Qp {
+    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
+    /// the requests that it may keep for replay.
+    pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
+        size_of::<Self>() as u64
+            + SendQueue::memory_bytes(sizes)
+            + RecvQueue::memory_bytes(sizes)
+            + ReplayMemory::BYTES_MAX
+    }
+
+    /// Gives it to a tenant. Queue pairs without one have their turns as those of one client.
+    #[must_use]
+    pub const fn with_tenant(mut self, tenant: Tenant) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
+    /// The account and client that its turns belong to.
+    pub const fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+}
