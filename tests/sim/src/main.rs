@@ -42,6 +42,9 @@ struct Arguments {
     /// End after so many.
     #[arg(long, value_name = "N", default_value_t = 10)]
     violations: usize,
+    /// End at the first violation of this checker.
+    #[arg(long, value_name = "CHECKER")]
+    until: Option<String>,
     /// Seeds of the connection manager alone.
     #[arg(long)]
     connections: bool,
@@ -246,7 +249,8 @@ fn many(arguments: &Arguments) -> Sum {
                     let violations = sum.add(outcome, with_make, connections);
                     for violation in &violations {
                         sum.violations.push(told(seed, violation));
-                        if arguments.first || sum.violations.len() >= arguments.violations {
+                        let is_last = arguments.until.as_deref() == Some(violation.checker);
+                        if arguments.first || is_last || sum.violations.len() >= arguments.violations {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }
