@@ -283,7 +283,7 @@ impl Endpoint {
             management = self.transmit_management(budget - sent.visits, wire);
             sent += management;
         }
-        let (mut held_up, mut full) = ([0; FULL_MAX], 0);
+        let (mut held_up, mut full, others) = ([0; FULL_MAX], 0, sent.visits);
         self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
@@ -304,12 +304,14 @@ impl Endpoint {
         if management.visits > 0 && full > 0 {
             self.management.yield_next();
         }
-        if sent.visits > 0 {
-            // Queue pairs without room keep their place; the others were served.
+        if sent.visits > others {
+            // Queue pairs without room keep their place; others were served.
             held_up[..full].iter().rev().for_each(|index| self.schedule.senders.push_front(*index));
         } else {
-            // No retransmission was possible: the next call tries others.
-            self.schedule.senders.pass();
+            // No queue pair could send: the next call tries others.
+            if full > 0 {
+                self.schedule.senders.pass();
+            }
             held_up[..full].iter().for_each(|index| self.schedule.senders.push_back(*index));
         }
         sent

@@ -14,7 +14,7 @@
 //! the order is that of a queue.
 //!
 //! Every operation takes constant time, that of [`FairList::pop`] on average: an account that has
-//! used many quanta in a turn goes around as many times. Accounts and clients without listed slots
+//! used many quanta in a turn goes around as many times, [`DEBT_QUANTA`] at most. Accounts and clients without listed slots
 //! keep their place until they are the first: most are soon listed again. All memory is allocated
 //! by [`FairList::new`], and used when it is first written.
 
@@ -35,6 +35,10 @@ pub struct Tenant {
 type RingNode = [u32; 2];
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
+
+/// Quanta that a client or account may be charged in advance: as many times it goes around until
+/// it has a turn again. A turn has a few.
+const DEBT_QUANTA: i64 = 16;
 
 /// The group of all accounts.
 const ALL: u32 = 0;
@@ -182,14 +186,16 @@ impl FairList {
         }
     }
 
-    /// The turn of this slot had this cost.
+    /// The turn of this slot had this cost. Of debts beyond [`DEBT_QUANTA`] nothing is kept.
     #[inline]
     pub fn charge(&mut self, slot: u32, cost: u32) {
         let client = self.client_of[slot as usize];
+        let least = -DEBT_QUANTA * self.quantum;
         let FairGroup { parent, credit, .. } = &mut self.groups[client as usize];
-        *credit -= i64::from(cost);
-        let account = *parent;
-        self.groups[account as usize].credit -= i64::from(cost);
+        *credit = (*credit - i64::from(cost)).max(least);
+        let account = *parent as usize;
+        let credit = &mut self.groups[account].credit;
+        *credit = (*credit - i64::from(cost)).max(least);
     }
 
     /// The account that has its turn, and its client that has, give way to the next, with the
@@ -409,6 +415,18 @@ mod tests {
             costs[slot as usize] += u64::from(cost);
         }
         assert!(costs[0] <= costs[1] * 21 / 20, "{costs:?}");
+    }
+
+    /// However much a slot was charged outside of its turns.
+    #[test]
+    fn debts_are_bounded() {
+        for tenants in [[(1, 1), (2, 2)], [(1, 1), (1, 2)]] {
+            let mut list = listed(&tenants);
+            (0..100).for_each(|_| list.charge(0, 100 * QUANTUM));
+            let costs = serve(&mut list, 2, 40, |_| QUANTUM);
+            assert!(costs[0] > 0, "{costs:?} of {tenants:?}");
+            assert!(costs[1] >= 16 * u64::from(QUANTUM), "{costs:?} of {tenants:?}");
+        }
     }
 
     proptest! {

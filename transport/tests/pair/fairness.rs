@@ -4,13 +4,20 @@
 use roced_transport::{
     clock::Nanos,
     fair::Tenant,
-    io::Egress,
+    io::{Egress, FrameOrigin},
+    psn::Psn,
     qp::PathState,
-    wire::opcode::{self, Operation},
+    reject::Disposition,
+    wire::{
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Operation},
+        reth::Reth,
+    },
 };
 use roced_types::{AccountId, DeviceId, QpAttributes, SendOp, SessionId, Status, attribute, state};
 
-use crate::host::{Pair, Settings, no_fault, sge, work};
+use crate::host::{KEY, Pair, Settings, VA, no_fault, sge, work};
 
 #[test]
 fn a_peer_that_reads_without_end_does_not_shut_out_our_requests() {
@@ -148,6 +155,44 @@ fn a_nic_that_is_stuck_holds_up_neither_hand_over_nor_flush() {
     pair.settle();
     assert_eq!(pair.hosts[0].take().len(), 14);
     assert_eq!(pair.hosts[1].take(), [(1, Status::RemoteAccess)]);
+}
+
+/// More queue pairs are stuck than are visited at a time, and in each call one that was removed has
+/// an answer to send.
+#[test]
+fn answers_of_removed_queue_pairs_do_not_keep_the_turn_with_the_stuck_ones() {
+    let mut pair = Pair::new(Settings { max_qps: 64, ..Settings::default() });
+    let lead_locally = |pair: &mut Pair| {
+        let path = PathState::Ready(pair.path_via(0, Egress::HandOver { to: DeviceId(0) }));
+        let qpn = pair.hosts[0].qpn;
+        pair.hosts[0].endpoint.set_path(qpn, path).expect("there");
+    };
+    pair.hosts[0].nic.room = 0;
+    for index in 10..30 {
+        pair.connect_another(index);
+        pair.hosts[0].post(&work(index.into(), SendOp::Write, &[sge(0, 10)], 0));
+    }
+    pair.connect_another(30);
+    lead_locally(&mut pair);
+    pair.hosts[0].post(&work(30, SendOp::Write, &[sge(0, 10)], 0));
+    for index in 31..61 {
+        pair.connect_another(index);
+        lead_locally(&mut pair);
+        let reth = Some(Reth { va: VA, rkey: KEY, length: 6 });
+        let bth = Bth::new(opcode::RC_WRITE_ONLY, pair.hosts[0].qpn, Psn::new(pair.settings.psn));
+        let frame = pair.frame(1, &Headers { reth, ..Headers::new(Bth { ack_request: true, ..bth }) }, b"answer");
+        let host = &mut pair.hosts[0];
+        let disposition = host.endpoint.on_frame_from(FrameOrigin::Local, pair.now, &[&frame], &mut host.app);
+        assert_eq!(disposition, Disposition::Accepted);
+        host.endpoint.remove_qp(host.qpn).expect("there");
+        host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+    }
+    let is_write = |frame: &Vec<u8>| {
+        let pieces = [&frame[..]];
+        roced_transport::wire::parse(&pieces).expect("ours").info.operation == Operation::Write
+    };
+    let writes = pair.hosts[0].nic.frames.iter().filter(|frame| is_write(frame)).count();
+    assert_eq!((writes, pair.hosts[0].nic.frames.len()), (1, 31), "that with room, and each answer");
 }
 
 /// Full queues of many queue pairs that fail at once are flushed in pieces: a call that sends a
