@@ -13,21 +13,23 @@ use roced_types::Qpn;
 
 use crate::{
     out_of_order,
-    qp::{AHEAD_FIRST, BARRED, JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS},
+    qp::{AHEAD_FIRST, BARRED, JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS, RUN_REACH},
     wire::udp_source_port,
 };
 
 /// Frames a second of the forger: the rate of the table.
 const RATE: f64 = 1e6;
 
-/// Packets and messages under way of a requester: the default of `window_packets`.
+/// Packets under way of a requester: the default of `window_packets`, and the most that the config
+/// permits.
 const IN_FLIGHT: u32 = 128;
+const IN_FLIGHT_MAX: u32 = 8192;
 
 /// PSNs of answers that are accepted from another port than the peer's, at most: the oldest that
 /// waits, the last that was asked for, the last that was sent and the next.
 const OTHER_ANSWERS: u32 = 4;
 
-/// Guesses a second for packets from another port than the peer's.
+/// Guesses a second for packets from another port than the peer's, on average.
 const GUESSES_A_SECOND: f64 = 1e9 / BARRED.0 as f64;
 
 /// Bits of a UDP source port: those that differ among the dynamic ports.
@@ -43,6 +45,7 @@ fn log2(count: u32) -> f64 {
 
 const QPN_BITS: f64 = 24.0;
 const PSN_BITS: f64 = 24.0;
+const KEY_BITS: f64 = 32.0;
 
 /// A forged packet that has an effect.
 struct Forged {
@@ -61,6 +64,7 @@ fn all() -> Vec<Forged> {
     Vec::from([
         row("RC SEND or WRITE in its turn, from the peer's port", port + PSN_BITS, false, true),
         row("RC SEND or WRITE in its turn, from another port", PSN_BITS, true, true),
+        row("RC WRITE, READ or ATOMIC with its key, from another port", PSN_BITS + KEY_BITS, false, true),
         row(
             "RC SEND or WRITE ahead of its turn, usual window",
             port + PSN_BITS - log2(AHEAD_FIRST.into()),
@@ -69,13 +73,21 @@ fn all() -> Vec<Forged> {
         ),
         row("RC SEND or WRITE ahead, longest window", port + PSN_BITS - log2(out_of_order::WINDOW), false, true),
         row("READ response or ATOMIC ACK in its turn", port + PSN_BITS, false, true),
-        row("READ response ahead of its turn", port + PSN_BITS - log2(IN_FLIGHT), false, true),
-        row("ACK", port + PSN_BITS - log2(IN_FLIGHT), false, false),
-        row("NAK that ends the connection", port + PSN_BITS - log2(IN_FLIGHT), false, false),
+        row("READ response or ATOMIC ACK in its turn, from another port", PSN_BITS, true, true),
+        row("READ response ahead of its turn, default window", port + PSN_BITS - log2(IN_FLIGHT), false, true),
+        row("READ response ahead, longest window", port + PSN_BITS - log2(IN_FLIGHT_MAX), false, true),
+        row("ACK, or NAK that ends the connection, default window", port + PSN_BITS - log2(IN_FLIGHT), false, false),
+        row("ACK, or NAK that ends it, longest window", port + PSN_BITS - log2(IN_FLIGHT_MAX), false, false),
         row("ACK from another port", PSN_BITS - log2(OTHER_ANSWERS), true, false),
         row("UC SEND or WRITE, busy", port + PSN_BITS - log2(JUMP_MIN as u32), false, true),
         row("UC SEND or WRITE, after long silence", port + PSN_BITS - log2(JUMP_MAX as u32), false, true),
         row("UC SEND or WRITE from another port", PSN_BITS - log2(OTHER_PORT_PSNS as u32), true, true),
+        row(
+            "UC SEND or WRITE from another port, after a second of silence",
+            PSN_BITS - log2(RUN_REACH as u32),
+            false,
+            true,
+        ),
         row("datagram, if its Q_Key is random", 32.0, false, true),
     ])
 }

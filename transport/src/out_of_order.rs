@@ -222,6 +222,11 @@ impl OutOfOrderPool {
         None
     }
 
+    /// PSN of the packet in a slot.
+    pub(crate) const fn psn(&self, at: u32) -> Psn {
+        self.slots[at as usize].psn
+    }
+
     /// Frame in a slot.
     pub(crate) fn frame(&self, at: u32) -> &[u8] {
         &self.frames[at as usize * SLOT_BYTES..][..self.slots[at as usize].frame_bytes as usize]

@@ -9,7 +9,7 @@
 //!
 //! | its frames leave | frames that the network may bring |
 //! |---|---|
-//! | from another UDP source port in each life | Anything, at any age, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
+//! | from another UDP source port in each life | Anything, for ten seconds, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
 //! | always from the same port, which costs the second life of a queue pair milliseconds of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for packets in flight. |
 
 use crate::{
@@ -28,6 +28,9 @@ use crate::{
 /// of the time that a network may keep it.
 const QUARANTINE: u64 = 1_000_000_000;
 
+/// How long after its life a frame from the port of that life is certainly refused.
+const PAST_REFUSED: u64 = 10_000_000_000;
+
 /// Up to at least so many PSNs behind the expected one, the receiver of an unreliable connection
 /// takes a packet for late.
 const LATE_PSNS: u64 = 1 << 15;
@@ -37,6 +40,9 @@ const KEPT: usize = 64;
 
 /// How long packets from a past life's port are dropped before a life has a port of its own.
 const DOUBT: u64 = 2_000_000;
+
+/// Distance ahead of its turn up to which a request counts in a life that has taken none.
+const AHEAD_FIRST: u64 = 128;
 
 /// Lives of which a queue pair remembers the ports.
 const PAST: usize = 4;
@@ -361,6 +367,11 @@ impl World {
             let (is_request, slot) = (seen.is_request(), connection.slot);
             let past = life.map_or(Port::Unknown, |life| self.earlier.knows_past(slot, to, is_request, life));
             match (past, connection.knows_port(1 - to, is_request)) {
+                (Port::Known, Port::Known)
+                    if ended.is_none_or(|ended| self.now >= ended.saturating_add(PAST_REFUSED)) =>
+                {
+                    return Admission::Not;
+                }
                 (Port::Known, Port::Known) => return Admission::Refused,
                 (Port::Known, Port::Unknown) if connection.doubts(to, seen, self.now) => return Admission::Doubted,
                 (Port::Unknown, _) | (_, Port::Unknown) => {}
@@ -389,7 +400,7 @@ impl Connection {
         let stream = &self.ends[requester].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let is_nak = seen.kind == Kind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
-        let end = if is_request { u64::MAX } else { stream.frontier + u64::from(is_nak) };
+        let end = if is_request { stream.start + AHEAD_FIRST + 1 } else { stream.frontier + u64::from(is_nak) };
         if !(stream.start..end).contains(&psn) || !is_request && !self.ends[to].ready {
             return false;
         }

@@ -3,14 +3,16 @@
 //! genuine ones, with other bytes. None has any effect.
 //!
 //! The worst that it can do is to know the very PSN that is due, in the time in which a wrong guess
-//! has barred other ports, and to refuse the very request that is under way.
+//! has barred other ports, to put a request with a fault in the place of the one that is due, and to
+//! refuse the very request that is under way, or put it off.
 
 use roced_transport::{
     clock::Nanos,
     io::{Egress, FrameMut},
+    mr::MrKey,
     psn::Psn,
     reject::{Disposition, DropReason},
-    wire::{Aeth, Headers, NakCode, Path, PathSpec, Roce, Syndrome, opcode, parse},
+    wire::{Aeth, Headers, NakCode, Path, PathSpec, Roce, Syndrome, bth::Bth, opcode, parse, reth::Reth},
 };
 
 use crate::{
@@ -27,6 +29,9 @@ use crate::{
 /// Distance of a wrong guess ahead of the genuine PSN, at least: beyond those that are accepted
 /// from a peer that has changed its port.
 const MISS: u64 = 8;
+
+/// Bytes of a request with a fault.
+const FAULTY_BYTES: usize = 24;
 
 /// The party, in some of the seeds.
 #[derive(Debug)]
@@ -71,6 +76,11 @@ fn forged(genuine: &[u8], change: impl FnOnce(&mut Headers, Psn)) -> Vec<u8> {
     };
     let mut payload: Vec<u8> = packet.payload().flatten().map(|byte| !byte).collect();
     change(&mut headers, packet.bth.psn);
+    if matches!(headers.bth.opcode, opcode::RC_WRITE_ONLY | opcode::UC_WRITE_ONLY)
+        && headers.reth.is_some_and(|reth| reth.length == FAULTY_BYTES as u32)
+    {
+        payload = vec![0x5a; FAULTY_BYTES];
+    }
     if headers.bth.opcode == opcode::RC_ACK {
         payload.clear();
     }
@@ -101,22 +111,45 @@ fn forged(genuine: &[u8], change: impl FnOnce(&mut Headers, Psn)) -> Vec<u8> {
     bytes
 }
 
+/// A key has as many bits as it takes to be the peer's.
+fn spoil_key(headers: &mut Headers) {
+    let keys =
+        [headers.reth.as_mut().map(|reth| &mut reth.rkey), headers.atomic.as_mut().map(|atomic| &mut atomic.rkey)];
+    keys.into_iter().flatten().for_each(|key| *key = MrKey(key.0 ^ 0x5a5a_0000));
+}
+
 impl World {
     /// A genuine frame of connection `at` is about to reach host `to`, which hears it.
     pub(crate) fn forge(&mut self, at: usize, to: usize, seen: &Seen<'_>, bytes: &[u8]) {
         if !self.forger.random.chance(self.forger.rate) || !self.knows_port(at, to, seen) {
             return;
         }
-        let frames = if seen.is_request() {
+        let frames = if seen.is_request() && self.forger.random.one_in(3) && self.is_not_behind(at, to, seen) {
+            // A key of nothing.
+            let opcode = if seen.service == Service::Reliable { opcode::RC_WRITE_ONLY } else { opcode::UC_WRITE_ONLY };
+            vec![forged(bytes, |headers, _| {
+                *headers = Headers {
+                    reth: Some(Reth { va: 8, rkey: MrKey(0x5a5a_5a5a), length: FAULTY_BYTES as u32 }),
+                    ..Headers::new(Bth { opcode, ..headers.bth })
+                };
+            })]
+        } else if seen.is_request() {
             let miss = self.forger.random.within(MISS, 200) as u32;
-            vec![forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)), forged(bytes, |_, _| {})]
+            vec![
+                forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)),
+                forged(bytes, |headers, _| spoil_key(headers)),
+            ]
         } else {
-            let code =
-                self.forger.random.pick(&[NakCode::InvalidRequest, NakCode::RemoteAccess, NakCode::RemoteOperation]);
+            let syndrome = self.forger.random.pick(&[
+                Syndrome::Nak(NakCode::InvalidRequest),
+                Syndrome::Nak(NakCode::RemoteAccess),
+                Syndrome::Nak(NakCode::RemoteOperation),
+                Syndrome::Rnr { timer: 0 },
+            ]);
             vec![forged(bytes, |headers, _| {
                 let msn = headers.aeth.map_or(0, |aeth| aeth.msn);
                 headers.bth.opcode = opcode::RC_ACK;
-                (headers.aeth, headers.atomic_ack) = (Some(Aeth { syndrome: Syndrome::Nak(code), msn }), None);
+                (headers.aeth, headers.atomic_ack) = (Some(Aeth { syndrome, msn }), None);
             })]
         };
         for frame in frames {
@@ -141,13 +174,20 @@ impl World {
         Ok(())
     }
 
+    /// The genuine request is no repetition: one in its place is due, or early.
+    fn is_not_behind(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
+        let stream = &mut self.model.connections[at].ends[1 - to].stream;
+        seen.service == Service::Unreliable || stream.unwrap_psn(seen.psn) >= stream.expected().1
+    }
+
     /// The receiver certainly knows the port of this life's packets, and that it is no past one's.
     fn knows_port(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
         let connection = &mut self.model.connections[at];
         match seen.service {
             Service::Reliable => {
                 let is_certain = !self.earlier.is_on() || self.earlier.changes_port(1 - to);
-                is_certain && connection.knows_port(1 - to, seen.is_request()) == Port::Known
+                // Requests and answers of a host come from one port: either shows it.
+                is_certain && [true, false].map(|of| connection.knows_port(1 - to, of)).contains(&Port::Known)
             }
             Service::Unreliable => self.forger.heard.contains(&(connection.life, to)),
             Service::Datagram => false,

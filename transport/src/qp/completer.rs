@@ -56,6 +56,9 @@ pub(crate) struct Completer {
     /// The answer being processed certainly belongs to this life: its statements about requests
     /// behind a gap hold once the gap is filled.
     trusted: bool,
+    /// The answer being processed comes from another port than the peer's: a faulty one changes
+    /// nothing.
+    is_guess: bool,
     /// Loss state beyond go-back-N.
     pub(super) selective: Selective,
 }
@@ -74,6 +77,7 @@ impl Default for Completer {
             behind: None,
             source: SourcePort::default(),
             trusted: false,
+            is_guess: false,
             selective: Selective::new(Psn::default()),
         }
     }
@@ -189,10 +193,17 @@ impl Completer {
         }
     }
 
-    /// Processes an ACK, NAK, READ response or ATOMIC ACK.
+    /// Knowledge about the source port of the answers.
+    pub(super) const fn source(&self) -> &SourcePort {
+        &self.source
+    }
+
+    /// Processes an ACK, NAK, READ response or ATOMIC ACK. `requests` is the knowledge about the
+    /// port of the peer's requests.
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
+        requests: &SourcePort,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
@@ -202,11 +213,12 @@ impl Completer {
         // NAK for the next packet to be sent: that peer has all packets before it.
         let ahead = psn.distance_from(self.unacknowledged);
         let beyond = psn.distance_from(requester.frontier());
-        if !self.source.is_own(port) {
-            let is_due = ahead == 0 || ahead > 0 && ((-1..=0).contains(&beyond) || psn == self.asked);
-            let fit = if is_due && !is_refusal(packet) { Fit::Due } else { Fit::Not };
-            self.source.check_other(port, fit, cx.now)?;
-        }
+        self.is_guess = !self.source.is_own(port) && {
+            let is_near = ahead > 0 && ((-1..=0).contains(&beyond) || psn == self.asked);
+            let is_due = ahead == 0 || is_near && packet.info.operation == Operation::Ack;
+            let fit = if is_due && !asks_to_stop(packet) { Fit::Due } else { Fit::Not };
+            self.source.check_other(port, fit, Some(requests), cx.now)?
+        };
         if ahead < 0 {
             let is_ours = self.source.may_buffer(port, cx.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, cx.base);
@@ -238,6 +250,9 @@ impl Completer {
             // An answer without progress does not prove its life: a NAK may name any PSN. An answer
             // behind a gap may still acknowledge packets before the gap.
             self.source.on_taken(port, cx.base.is_later_life(), cx.now);
+        }
+        if self.is_guess && self.unacknowledged == before && taken.is_err() {
+            return Err(self.source.refuse(cx.now));
         }
         taken?;
         // Other answers may belong to an earlier life. An answer that made progress belongs to this
@@ -374,6 +389,9 @@ impl Completer {
                 self.selective.remember_dropped(psn);
                 return Err(DropReason::OutOfOrderDiscarded);
             }
+            if self.is_guess {
+                return Err(DropReason::OtherSourcePort);
+            }
             self.fail_oldest(status, cx);
             return Err(DropReason::UnexpectedResponse);
         }
@@ -421,6 +439,9 @@ impl Completer {
             return Err(DropReason::UnexpectedResponse);
         };
         if !is_ack(packet) {
+            if self.is_guess {
+                return Err(DropReason::OtherSourcePort);
+            }
             self.fail_oldest(Status::BadResponse, cx);
             return Err(DropReason::UnexpectedResponse);
         }
@@ -588,11 +609,13 @@ fn stays_valid(packet: &Packet<'_>, queue: &SendQueue) -> bool {
     false
 }
 
-/// The answer ends the connection.
-fn is_refusal(packet: &Packet<'_>) -> bool {
+/// The answer ends the connection, has it wait, or means nothing: it is a NAK, but none that asks
+/// for a packet.
+fn asks_to_stop(packet: &Packet<'_>) -> bool {
     packet.aeth.is_some_and(|aeth| match aeth.syndrome {
         Syndrome::Nak(code) => code != NakCode::PsnSequence,
-        Syndrome::Ack { .. } | Syndrome::Rnr { .. } | Syndrome::Reserved(_) => false,
+        Syndrome::Ack { .. } => false,
+        Syndrome::Rnr { .. } | Syndrome::Reserved(_) => true,
     })
 }
 

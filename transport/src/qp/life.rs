@@ -12,16 +12,20 @@
 //! ```
 //!
 //! The port also stands against forged packets: a party off the path does not see it. A packet from
-//! another port is accepted only if its PSN is the one that is due, and one that misses it bars
-//! other ports for [`BARRED`]. So a forger that knows all but PSN and port has a few guesses at the
-//! PSN a second, however many packets it sends. A peer that changes its port costs nothing where no
-//! packet is lost; otherwise its retransmissions are refused for that time.
+//! another port is accepted only if its PSN is the one that is due and it can be executed, and one
+//! that misses bars other ports for [`BARRED`] on average. So a forger that knows all but PSN and
+//! port has a few guesses at the PSN a second, however many packets it sends. A peer that changes
+//! its port costs nothing where no packet is lost; otherwise its retransmissions are refused for
+//! that time. A flood of guesses keeps it out for longer, except from its first request with a key:
+//! that is a guess at 56 bits, and never barred. The length of a bar is not to be foreseen: guesses
+//! that keep step with it would be the first to come whenever one ends.
 //!
 //! Other implementations use the same port in every life, and a peer may change it in mid-life. In
 //! both cases nothing is buffered for [`QUARANTINE`], so that such connections are as safe as with
-//! go-back-N; a peer that has changed it twice has no fixed port, and is served by plain go-back-N
-//! from any. Ports of requests and of responses are learned separately: a peer need not use one
-//! port for both.
+//! go-back-N. A peer that has changed it [`ROAMING_MOVES`] times, each time within [`QUARANTINE`],
+//! has no fixed port: it is served by plain go-back-N from any, until it has held one for that time.
+//! Ports of requests and of responses are learned separately: a peer need not use one port for
+//! both. As long as one of them is unknown, other ports than that of the other role are guesses.
 //!
 //! While a life has no port of its own yet, a packet from a past port may be a late frame or the
 //! first packet of a peer that keeps its port. Therefore it is dropped, and requested again after
@@ -43,9 +47,18 @@ pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 const DOUBT: Nanos = Nanos::from_millis(2);
 
 /// Time for which all other ports than this life's are refused after a packet from another one that
-/// did not fit. More than the shortest ACK timer of adapters (16.8 ms), so that the second
-/// retransmission of a peer with a new port is accepted.
+/// did not fit, on average: it is from a half of this to three halves. More than the shortest ACK
+/// timer of adapters (16.8 ms), so that the third retransmission of a peer with a new port is
+/// accepted.
 pub(crate) const BARRED: Nanos = Nanos::from_millis(20);
+
+/// Time from the first packet of a life on for which the ports of past lives are refused: much
+/// longer than their frames stay in a network. Later a peer may have moved to one of them.
+const PAST_REFUSED: Nanos = Nanos::from_millis(10_000);
+
+/// Changes of the port, each soon after the one before, that show a peer without a fixed port. A
+/// forged packet that is accepted causes two: that to its port, and that back.
+const ROAMING_MOVES: u8 = 8;
 
 /// Number of past lives with known ports.
 const PAST: usize = 4;
@@ -55,6 +68,8 @@ const PAST: usize = 4;
 pub(super) enum Fit {
     /// It has the PSN that is due.
     Due,
+    /// It has the PSN that is due, and a key of 32 bits that permits the request.
+    Keyed,
     /// It repeats a request. It is answered, because the peer may have changed its port and missed
     /// an answer; the next guess at the PSN that is due has to wait nevertheless, or a forger would
     /// come to it by trying one PSN after the other.
@@ -69,10 +84,12 @@ pub(super) struct SourcePort {
     past: PastPorts,
     /// The port has changed in this life: the peer has no fixed port.
     moved: bool,
-    /// It has changed at least twice in one life.
-    roams: bool,
+    /// Number of its last changes of which each came soon after the one before.
+    moves: u8,
     /// Other ports are refused until this time.
     barred_until: Nanos,
+    /// Ports of past lives are refused until this time.
+    past_until: Nanos,
     /// The peer kept its port from one life to the next.
     keeps: bool,
 }
@@ -82,15 +99,15 @@ pub(super) struct SourcePort {
 enum PortState {
     /// No packet was accepted yet. From the first packet of a past port on, such packets are
     /// doubted until `doubts_until`; if `asks`, the doubted packets are still to be requested
-    /// again.
-    Unknown { doubts_until: Nanos, asks: bool },
-    /// Early packets are buffered from `buffers_from` on.
+    /// again. `has_other`: another port was seen.
+    Unknown { doubts_until: Nanos, asks: bool, has_other: bool },
+    /// Early packets are buffered from `buffers_from` on, a while after the last change.
     Known { port: u16, buffers_from: Nanos },
 }
 
 impl Default for PortState {
     fn default() -> Self {
-        Self::Unknown { doubts_until: Nanos::NEVER, asks: false }
+        Self::Unknown { doubts_until: Nanos::NEVER, asks: false, has_other: false }
     }
 }
 
@@ -121,7 +138,7 @@ impl SourcePort {
             PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
-        Self { past, keeps: self.keeps, roams: self.roams, ..Self::default() }
+        Self { past, keeps: self.keeps, ..Self::default() }
     }
 
     /// No packet was accepted in this life.
@@ -135,28 +152,76 @@ impl SourcePort {
         matches!(self.port, PortState::Known { port: known, .. } if known == port)
     }
 
-    /// Checks a packet from `port`, which is not [this life's](Self::is_own).
+    /// Port by which the peer is known in the other role, too.
+    fn shown(&self, now: Nanos) -> Option<u16> {
+        match self.port {
+            PortState::Known { port, buffers_from }
+                if !self.roams(now) && (now >= buffers_from || !self.past.contains(port)) =>
+            {
+                Some(port)
+            }
+            _ => None,
+        }
+    }
+
+    /// The peer has no fixed port at present.
+    fn roams(&self, now: Nanos) -> bool {
+        let PortState::Known { buffers_from, .. } = self.port else { return false };
+        self.moves >= ROAMING_MOVES && now < buffers_from
+    }
+
+    /// Checks a packet from `port`, which is not [this life's](Self::is_own). `role` is the port of
+    /// the other role, if there is one. True if the packet is a guess: it may change nothing unless
+    /// it can be executed, and [`Self::refuse`] must be called otherwise.
     ///
     /// # Errors
     /// [`DropReason::OtherSourcePort`]: it changes nothing.
     #[cold]
-    pub(super) fn check_other(&mut self, port: u16, fit: Fit, now: Nanos) -> Result<(), DropReason> {
-        let PortState::Known { port: known, buffers_from } = self.port else { return Ok(()) };
+    pub(super) fn check_other(
+        &mut self,
+        port: u16,
+        fit: Fit,
+        role: Option<&Self>,
+        now: Nanos,
+    ) -> Result<bool, DropReason> {
+        let PortState::Known { port: known, buffers_from } = self.port else {
+            return match role.and_then(|role| role.shown(now)) {
+                Some(shown) if shown != port => self.check_guess(fit, now),
+                _ => Ok(false),
+            };
+        };
         let began_in_doubt = self.past.contains(known);
-        if self.past.contains(port) && !began_in_doubt {
+        if self.past.contains(port) && !began_in_doubt && now < self.past_until {
             return Err(DropReason::OtherSourcePort);
         }
         // The first packet of this life may have been one of a past life.
-        if self.roams || began_in_doubt && now < buffers_from {
-            return Ok(());
+        if self.roams(now) || began_in_doubt && now < buffers_from {
+            return Ok(false);
         }
-        if now < self.barred_until {
-            return Err(DropReason::OtherSourcePort);
+        self.check_guess(fit, now)
+    }
+
+    fn check_guess(&mut self, fit: Fit, now: Nanos) -> Result<bool, DropReason> {
+        match fit {
+            Fit::Keyed => return Ok(true),
+            _ if now < self.barred_until => return Err(DropReason::OtherSourcePort),
+            Fit::Due => return Ok(true),
+            Fit::Repeated | Fit::Not => {}
         }
-        if fit != Fit::Due {
-            self.barred_until = now + BARRED;
+        let refused = self.refuse(now);
+        if fit == Fit::Repeated { Ok(true) } else { Err(refused) }
+    }
+
+    /// Bars other ports after a guess that failed, and gives the reason for its drop.
+    #[cold]
+    pub(super) const fn refuse(&mut self, now: Nanos) -> DropReason {
+        // A clock of nanoseconds is read at times of this host's own.
+        let drawn = now.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
+        let until = Nanos(now.0 + BARRED.0 / 2 + ((BARRED.0 * drawn) >> 20));
+        if until.0 > self.barred_until.0 {
+            self.barred_until = until;
         }
-        if fit == Fit::Not { Err(DropReason::OtherSourcePort) } else { Ok(()) }
+        DropReason::OtherSourcePort
     }
 
     /// Examines a packet from `port` that passed [`Self::check_other`]. `Some` if it may belong
@@ -165,16 +230,18 @@ impl SourcePort {
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {
-            PortState::Unknown { doubts_until, asks } if !self.keeps && self.past.contains(port) => {
+            PortState::Unknown { doubts_until, asks, .. } if !self.keeps && self.past.contains(port) => {
                 if *doubts_until == Nanos::NEVER {
                     (*doubts_until, *asks) = (now + DOUBT, true);
                 }
                 (now < *doubts_until).then_some(*doubts_until)
             }
             // The peer has another port in this life. Its packets arrive without a request, and
-            // packets from past ports are late.
-            PortState::Unknown { doubts_until, asks } if self.past.count > 0 && !self.past.contains(port) => {
-                (*doubts_until, *asks) = (now + QUARANTINE, false);
+            // packets from past ports are late. Further packets do not prolong it.
+            PortState::Unknown { doubts_until, asks, has_other }
+                if !*has_other && self.past.count > 0 && !self.past.contains(port) =>
+            {
+                (*doubts_until, *asks, *has_other) = (now + QUARANTINE, false, true);
                 None
             }
             _ => None,
@@ -184,7 +251,7 @@ impl SourcePort {
     /// Time at which doubted packets are to be requested again.
     pub(super) const fn asks_at(&self) -> Nanos {
         match self.port {
-            PortState::Unknown { doubts_until, asks: true } => doubts_until,
+            PortState::Unknown { doubts_until, asks: true, .. } => doubts_until,
             _ => Nanos::NEVER,
         }
     }
@@ -208,12 +275,16 @@ impl SourcePort {
     #[cold]
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
         let buffers_at_once = match self.port {
-            PortState::Unknown { .. } => !later,
+            PortState::Unknown { .. } => {
+                self.past_until = now + PAST_REFUSED;
+                !later
+            }
             // The first packet, from a port of a past life, may have belonged to that life.
-            PortState::Known { port, .. } => {
-                let has_moved = !self.past.contains(port);
-                self.roams |= self.moved && has_moved;
-                self.moved |= has_moved;
+            PortState::Known { port: known, buffers_from } => {
+                if !self.past.contains(known) || now >= buffers_from {
+                    self.moves = if now < buffers_from { self.moves.saturating_add(1) } else { 1 };
+                    self.moved = true;
+                }
                 false
             }
         };
@@ -251,7 +322,7 @@ mod tests {
     impl SourcePort {
         /// Packets from `port` are of a past life.
         fn refuses(&mut self, port: u16) -> bool {
-            !self.is_own(port) && self.check_other(port, Fit::Due, Nanos(0)).is_err()
+            !self.is_own(port) && self.check_other(port, Fit::Due, None, Nanos(0)).is_err()
         }
     }
 
@@ -372,32 +443,67 @@ mod tests {
         assert!(source.may_buffer(1, Nanos(5) + QUARANTINE));
     }
 
+    const REFUSED: Result<bool, DropReason> = Err(DropReason::OtherSourcePort);
+
     #[test]
     fn another_port_has_one_guess_in_a_while() {
         let mut source = SourcePort::default();
-        assert_eq!(source.check_other(1, Fit::Not, Nanos(5)), Ok(()), "the first packet comes from any port");
+        assert_eq!(source.check_other(1, Fit::Not, None, Nanos(5)), Ok(false), "the first comes from any port");
         source.on_taken(1, false, Nanos(5));
-        let refused = Err(DropReason::OtherSourcePort);
-        assert_eq!(source.check_other(2, Fit::Not, Nanos(10)), refused);
-        assert_eq!(source.check_other(2, Fit::Due, Nanos(11)), refused, "that was a guess");
-        assert_eq!(source.check_other(3, Fit::Not, Nanos(9) + BARRED), refused);
-        let next = Nanos(10) + BARRED;
-        assert_eq!(source.check_other(2, Fit::Repeated, next), Ok(()), "refused packets bar nothing");
-        assert_eq!(source.check_other(2, Fit::Due, next), refused, "a repetition was a guess as well");
-        assert_eq!(source.check_other(2, Fit::Due, next + BARRED), Ok(()));
+        assert_eq!(source.check_other(2, Fit::Not, None, Nanos(10)), REFUSED);
+        let until = source.barred_until;
+        assert_eq!(source.check_other(2, Fit::Due, None, Nanos(11)), REFUSED, "that was a guess");
+        assert_eq!(source.check_other(3, Fit::Not, None, Nanos(until.0 - 1)), REFUSED);
+        assert_eq!(source.check_other(2, Fit::Keyed, None, Nanos(11)), Ok(true), "by its key");
+        assert_eq!(source.check_other(2, Fit::Repeated, None, until), Ok(true), "refused packets bar nothing");
+        assert_eq!(source.check_other(2, Fit::Due, None, until), REFUSED, "a repetition was a guess as well");
+        assert_eq!(source.check_other(2, Fit::Due, None, until + BARRED + BARRED), Ok(true));
+    }
+
+    /// Half of [`BARRED`] to three halves, all over that.
+    #[test]
+    fn bars_differ_in_length() {
+        let mut parts = [0; 4];
+        for at in 0..4000 {
+            let now = Nanos(at * 1_000_003);
+            let mut source = SourcePort::default();
+            source.refuse(now);
+            parts[((source.barred_until.0 - now.0 - BARRED.0 / 2) * 4 / BARRED.0) as usize] += 1;
+        }
+        assert!(parts.iter().all(|count| (900..1100).contains(count)), "{parts:?}");
     }
 
     #[test]
-    fn a_peer_that_changes_its_port_twice_has_none() {
+    fn a_role_without_a_port_has_that_of_the_other() {
+        let (mut source, mut role) = (SourcePort::default(), SourcePort::default());
+        role.on_taken(1, false, Nanos(5));
+        assert_eq!(source.check_other(1, Fit::Not, Some(&role), Nanos(6)), Ok(false));
+        assert_eq!(source.check_other(2, Fit::Due, Some(&role), Nanos(6)), Ok(true), "it has two ports");
+        assert_eq!(source.check_other(2, Fit::Not, Some(&role), Nanos(6)), REFUSED);
+        assert_eq!(source.check_other(1, Fit::Not, Some(&role), Nanos(7)), Ok(false));
+        // What may be a late packet of the past life shows nothing.
+        let mut role = after(&[1]);
+        role.on_taken(1, true, Nanos(7));
+        assert_eq!(SourcePort::default().check_other(2, Fit::Not, Some(&role), Nanos(8)), Ok(false));
+        assert_eq!(SourcePort::default().check_other(2, Fit::Not, Some(&role), Nanos(8) + QUARANTINE), REFUSED);
+    }
+
+    #[test]
+    fn a_peer_that_changes_its_port_again_and_again_has_none_until_it_holds_one() {
         let mut source = SourcePort::default();
-        for port in [1, 2] {
-            source.on_taken(port, false, Nanos(5));
-            assert!(source.check_other(7, Fit::Not, Nanos(u64::from(port) * 2 * BARRED.0)).is_err(), "{port}");
+        source.on_taken(1, false, Nanos(5));
+        for port in 2..2 + u16::from(ROAMING_MOVES) {
+            assert_eq!(source.check_other(99, Fit::Due, None, Nanos(6)), Ok(true), "{port}");
+            source.on_taken(port, false, Nanos(6));
         }
-        source.on_taken(3, false, Nanos(6));
-        assert_eq!(source.check_other(7, Fit::Not, Nanos(7)), Ok(()));
+        assert_eq!(source.check_other(7, Fit::Not, None, Nanos(7)), Ok(false));
         let mut next = source.next_life();
         next.on_taken(3, true, Nanos(8));
-        assert_eq!(next.check_other(7, Fit::Not, Nanos(9)), Ok(()), "it did so before");
+        assert_eq!(next.check_other(7, Fit::Not, None, Nanos(9)), REFUSED, "each life shows it");
+        let later = Nanos(6) + QUARANTINE;
+        source.on_taken(9, false, later);
+        assert_eq!(source.check_other(7, Fit::Not, None, later), REFUSED);
+        source.on_taken(10, false, later + BARRED);
+        assert_eq!(source.check_other(7, Fit::Not, None, later + BARRED + BARRED), REFUSED, "that was one");
     }
 }

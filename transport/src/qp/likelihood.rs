@@ -10,10 +10,14 @@
 //!                              0 1 2 3   from another port: accepted, a guess in BARRED
 //! ```
 //!
+//! A peer that changes its port and loses more packets at the same time is known by its patience:
+//! its old port is silent for [`SILENCE`], and from the new one comes a packet for each
+//! [`RUN_REACH`] PSNs that it is ahead, their PSNs close behind each other.
+//!
 //! A peer that has sent more than [`JUMP_MAX`] packets in vain is taken again when its PSNs come
 //! around.
 
-use super::life::{Fit, SourcePort};
+use super::life::{Fit, QUARANTINE, SourcePort};
 use crate::{clock::Nanos, reject::DropReason};
 
 /// Maximum distance behind the expected PSN at which a packet counts as late or duplicate. A guess:
@@ -37,32 +41,91 @@ const JUMP_TIME: Nanos = Nanos(20);
 /// may lose a packet or two at the same time.
 pub(crate) const OTHER_PORT_PSNS: i32 = 4;
 
+/// Time without an accepted packet after which a run of packets from another port may be the peer's.
+const SILENCE: Nanos = QUARANTINE;
+
+/// PSNs ahead for each packet of a run: a forger that counts through all PSNs must send a packet for
+/// each so many.
+pub(crate) const RUN_REACH: i32 = 1 << 8;
+
+/// Packets of a run at least, however close it is.
+const RUN_MIN: i32 = 4;
+
+/// Packets of one port that is not this life's, each a few PSNs ahead of the one before.
+#[derive(Debug, Default)]
+struct Run {
+    port: u16,
+    /// Distance of the last one from the expected PSN.
+    last: i32,
+    /// Number of packets, less those of other runs in between.
+    count: i32,
+    /// Time of the last packet that was accepted before.
+    heard: Nanos,
+}
+
+impl Run {
+    /// Notes a packet; returns the number of those in its run.
+    fn count(&mut self, port: u16, ahead: i32) -> i32 {
+        if self.count > 0 && self.port == port && (1..=OTHER_PORT_PSNS).contains(&(ahead - self.last)) {
+            (self.last, self.count) = (ahead, self.count.saturating_add(1));
+            return self.count;
+        }
+        self.count -= 1;
+        if self.count <= 0 {
+            (self.port, self.last, self.count) = (port, ahead, 1);
+            return 1;
+        }
+        0
+    }
+}
+
 /// Knowledge about the packets of one life.
 #[derive(Debug, Default)]
 pub(super) struct Likelihood {
     source: SourcePort,
     /// Time of the last accepted packet.
     heard: Nanos,
+    /// Packets from another port since then.
+    run: Run,
 }
 
 impl Likelihood {
-    /// Checks a packet `ahead` of the expected PSN.
+    /// Checks a packet `ahead` of the expected PSN. True if it is no more than a guess: it may
+    /// change nothing unless it is taken, and [`Self::refuse`] must be called otherwise.
     ///
     /// # Errors
     /// [`DropReason`]: it is late, or not the peer's.
     #[inline]
-    pub(super) fn check(&mut self, port: u16, ahead: i32, now: Nanos) -> Result<(), DropReason> {
-        if !self.source.is_own(port) {
-            let is_near = (0..OTHER_PORT_PSNS).contains(&ahead);
-            self.source.check_other(port, if is_near { Fit::Due } else { Fit::Not }, now)?;
-        }
+    pub(super) fn check(&mut self, port: u16, ahead: i32, now: Nanos) -> Result<bool, DropReason> {
+        let is_guess = !self.source.is_own(port) && self.check_other(port, ahead, now)?;
         match ahead {
-            0..=JUMP_MIN => Ok(()),
+            0..=JUMP_MIN => Ok(is_guess),
             // Its own message was accepted or lost already; the message in progress is another.
             ..0 if ahead >= -LATE_PSNS => Err(DropReason::Duplicate),
-            1.. if ahead <= self.jump(now) => Ok(()),
+            1.. if ahead <= self.jump(now) => Ok(is_guess),
             _ => Err(DropReason::BeyondWindow),
         }
+    }
+
+    #[cold]
+    fn check_other(&mut self, port: u16, ahead: i32, now: Nanos) -> Result<bool, DropReason> {
+        let is_silent = !self.source.is_unknown() && now.0.saturating_sub(self.heard.0) >= SILENCE.0;
+        let is_near = (0..OTHER_PORT_PSNS).contains(&ahead);
+        if is_silent && ahead >= 0 {
+            if self.run.heard != self.heard {
+                self.run = Run { heard: self.heard, ..Run::default() };
+            }
+            let run = self.run.count(port, ahead);
+            if !is_near && run >= RUN_MIN.max(ahead / RUN_REACH + 1) {
+                return Ok(false);
+            }
+        }
+        self.source.check_other(port, if is_near { Fit::Due } else { Fit::Not }, None, now)
+    }
+
+    /// Notes that a guess was not taken, and gives the reason for its drop.
+    pub(super) const fn refuse(&mut self, now: Nanos) -> DropReason {
+        self.source.refuse(now)
     }
 
     /// Notes that a packet was accepted.
@@ -120,16 +183,42 @@ mod tests {
     fn another_port_fits_close_to_the_expected_packet_and_guesses_seldom() {
         let mut likelihood = heard();
         let refused = Err(DropReason::OtherSourcePort);
-        assert_eq!([0, 3].map(|ahead| likelihood.check(8, ahead, NOW)), [Ok(()); 2]);
+        assert_eq!([0, 3].map(|ahead| likelihood.check(8, ahead, NOW)), [Ok(true); 2]);
         assert_eq!([4, 0].map(|ahead| likelihood.check(8, ahead, NOW)), [refused; 2]);
-        assert_eq!(likelihood.check(7, 0, NOW), Ok(()), "the peer itself is not barred");
-        assert_eq!(likelihood.check(8, 0, NOW + super::super::life::BARRED), Ok(()));
+        assert_eq!(likelihood.check(7, 0, NOW), Ok(false), "the peer itself is not barred");
+        assert_eq!(likelihood.check(8, 0, NOW + SILENCE), Ok(true));
+    }
+
+    /// Packets of a run from another port until one is accepted, that begins `ahead`.
+    fn run(ahead: i32, silence: Nanos, mut between: impl FnMut(&mut Likelihood)) -> Option<i32> {
+        let mut likelihood = heard();
+        (1..100_000).find(|count| {
+            between(&mut likelihood);
+            likelihood.check(8, ahead + count, NOW + silence).is_ok()
+        })
+    }
+
+    #[test]
+    fn a_run_from_another_port_is_as_long_as_it_is_far() {
+        let lengths = [10, 2_000, 100_000].map(|ahead| run(ahead, SILENCE, |_| {}));
+        assert_eq!(lengths, [Some(4), Some(8), Some(393)]);
+        assert_eq!(run(10, Nanos(SILENCE.0 - 1), |_| {}), None, "the peer was just heard");
+        assert_eq!(run(JUMP_MAX, SILENCE, |_| {}), None);
+        // A packet of another run takes one away.
+        let mut other = 0;
+        let mut disturb = |likelihood: &mut Likelihood| {
+            other += 1;
+            if other % 2 == 0 {
+                let _refused = likelihood.check(9, 5_000_000, NOW + SILENCE);
+            }
+        };
+        assert!(run(10, SILENCE, &mut disturb).is_some_and(|count| (5..20).contains(&count)));
     }
 
     #[test]
     fn the_first_packet_comes_from_any_port_and_may_be_far_ahead() {
         let mut likelihood = Likelihood::default();
-        assert_eq!(likelihood.check(9, JUMP_MAX, Nanos(0)), Ok(()));
+        assert_eq!(likelihood.check(9, JUMP_MAX, Nanos(0)), Ok(false));
         assert!(likelihood.check(9, JUMP_MAX + 1, Nanos(0)).is_err());
     }
 }

@@ -57,7 +57,7 @@ struct Buffer {
     missing: Psn,
     /// Total weight of the missing packets that arrived since a buffered packet was last processed.
     direct: u8,
-    /// Buffered packets processed since the last check.
+    /// PSNs of buffered packets processed since the last check.
     run: u32,
 }
 
@@ -194,9 +194,12 @@ impl Qp {
 
     /// Releases a packet that was processed.
     pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: OutOfOrderSide, slot: u32) {
+        let expected = self.expected_by(side);
         let buffer = self.out_of_order.buffer(side);
+        // A READ request has as many PSNs as its answer; one that was dropped has none.
+        let psns = expected.map_or(0, |expected| expected.distance_from(pool.psn(slot)).max(0) as u32);
         pool.release(&mut buffer.list, slot);
-        (buffer.direct, buffer.run) = (0, buffer.run + 1);
+        (buffer.direct, buffer.run) = (0, buffer.run.saturating_add(psns));
     }
 
     /// Discards packets that will never become due; returns their number. These are packets that a

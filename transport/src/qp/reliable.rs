@@ -86,9 +86,9 @@ impl Reliable {
     #[inline]
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         if packet.info.operation.is_response() {
-            self.completer.on_packet(packet, &mut self.requester, cx)
+            self.completer.on_packet(packet, self.responder.source(), &mut self.requester, cx)
         } else {
-            self.responder.on_packet(packet, cx)
+            self.responder.on_packet(packet, self.completer.source(), cx)
         }
     }
 

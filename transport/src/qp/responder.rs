@@ -189,9 +189,14 @@ impl Responder {
         is_selective && self.source.may_buffer(packet.roce.source_port(), now)
     }
 
-    /// Notes that `run` buffered packets in a row were due: the peer had as many under way.
+    /// Notes that buffered packets of `run` PSNs in a row were due: the peer had as many under way.
     pub(crate) fn on_run(&mut self, run: u32) {
-        self.window = self.window.max((2 * run).min(out_of_order::WINDOW) as u16);
+        self.window = self.window.max(run.saturating_mul(2).min(out_of_order::WINDOW) as u16);
+    }
+
+    /// Knowledge about the source port of the requests.
+    pub(super) const fn source(&self) -> &SourcePort {
+        &self.source
     }
 
     /// Provides memory for the requests that it keeps; returns unneeded memory.
@@ -298,9 +303,14 @@ impl Responder {
         (self.nak_given, self.not_ready, self.nak_due) = (false, false, Nanos::NEVER);
     }
 
-    /// Processes a request.
-    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
-        self.check_psn(packet, cx.base, cx.now)?;
+    /// Processes a request. `answers` is the knowledge about the port of the peer's answers.
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        answers: &SourcePort,
+        cx: &mut Context<'_, A>,
+    ) -> Result<(), DropReason> {
+        let is_guess = self.check_psn(packet, answers, cx)?;
         match self.execute(packet, cx) {
             Ok(psns) => {
                 self.on_executed(psns);
@@ -322,6 +332,9 @@ impl Responder {
                 self.owed = self.owed_of_the_past();
                 Ok(())
             }
+            // A peer that has moved repeats it: this role, or the other, learns its port by what can
+            // be executed.
+            Err(_) if is_guess => Err(self.source.refuse(cx.now)),
             Err(RequestRefused::NotReady) => {
                 self.owe_nak(PendingAck::RnrNak);
                 // Following packets are ahead of one that will be sent again: no NAK for them (IBTA
@@ -333,17 +346,18 @@ impl Responder {
         }
     }
 
-    fn check_psn(&mut self, packet: &Packet<'_>, base: &mut QpBase, now: Nanos) -> Result<(), DropReason> {
+    /// Returns true if the packet is due, and no more than a guess.
+    fn check_psn<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        answers: &SourcePort,
+        cx: &mut Context<'_, A>,
+    ) -> Result<bool, DropReason> {
         let (port, ahead) = (packet.roce.source_port(), packet.bth.psn.distance_from(self.expected));
-        if !self.source.is_own(port) {
-            let fit = match ahead {
-                0 => Fit::Due,
-                ..0 => Fit::Repeated,
-                1.. => Fit::Not,
-            };
-            self.source.check_other(port, fit, now)?;
-        }
-        if ahead >= 0
+        let is_guess = !self.source.is_own(port) && self.check_other(packet, ahead, answers, cx)?;
+        let (base, now) = (&mut *cx.base, cx.now);
+        // Packets farther ahead tell nothing: any PSN is one of a past life.
+        if (0..=i32::from(self.window)).contains(&ahead)
             && let Some(due) = self.source.doubts(port, now)
         {
             self.on_hole(due, now);
@@ -370,7 +384,25 @@ impl Responder {
             self.on_hole(now + delay, now);
             return Err(early);
         }
-        if ahead < 0 { Err(self.on_duplicate(packet, base)) } else { Ok(()) }
+        if ahead < 0 { Err(self.on_duplicate(packet, base)) } else { Ok(is_guess) }
+    }
+
+    /// Checks a packet from another port than that of this life's requests.
+    #[cold]
+    fn check_other<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        ahead: i32,
+        answers: &SourcePort,
+        cx: &Context<'_, A>,
+    ) -> Result<bool, DropReason> {
+        let fit = match ahead {
+            0 if has_right_key(packet, cx) => Fit::Keyed,
+            0 => Fit::Due,
+            ..0 => Fit::Repeated,
+            1.. => Fit::Not,
+        };
+        self.source.check_other(packet.roce.source_port(), fit, Some(answers), cx.now)
     }
 
     /// Answers a request behind the expected PSN again; it was executed before.
@@ -468,6 +500,23 @@ pub(crate) const fn is_plain(packet: &Packet<'_>) -> bool {
 /// The packet is the last of its message.
 pub(crate) const fn ends(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::Last | Position::Only)
+}
+
+/// The request names a range of memory with a key that permits it.
+fn has_right_key<A: App>(packet: &Packet<'_>, cx: &Context<'_, A>) -> bool {
+    let may = |right, key, va, length| cx.base.check_peer(cx.mrs, key, right, va, length).is_ok();
+    match (packet.info.operation, &packet.reth, &packet.atomic) {
+        (Operation::Write, Some(reth), _) if reth.length > 0 => {
+            may(Right::RemoteWrite, reth.rkey, reth.va, reth.length as usize)
+        }
+        (Operation::ReadRequest, Some(reth), _) if reth.length > 0 => {
+            may(Right::RemoteRead, reth.rkey, reth.va, reth.length as usize)
+        }
+        (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
+            may(Right::RemoteAtomic, atomic.rkey, atomic.va, ATOMIC_BYTES)
+        }
+        _ => false,
+    }
 }
 
 /// Checks that the peer may access the whole range that it names. A request of no bytes names none

@@ -226,7 +226,31 @@ struct Receiver {
 impl Receiver {
     fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         let (port, ahead) = (packet.roce.source_port(), packet.bth.psn.distance_from(self.expected));
-        self.likelihood.check(port, ahead, cx.now)?;
+        let is_guess = self.likelihood.check(port, ahead, cx.now)?;
+        if is_guess {
+            return self.on_guess(packet, ahead, cx);
+        }
+        let before = self.expected;
+        let taken = self.take(packet, ahead, cx);
+        if self.expected != before {
+            self.likelihood.on_taken(port, cx.now);
+        }
+        taken
+    }
+
+    /// Processes a packet from another port than the peer's: it must be right to change anything.
+    #[cold]
+    fn on_guess<A: App>(&mut self, packet: &Packet<'_>, ahead: i32, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
+        let before = (self.expected, self.message);
+        if self.take(packet, ahead, cx).is_err() {
+            (self.expected, self.message) = before;
+            return Err(self.likelihood.refuse(cx.now));
+        }
+        self.likelihood.on_taken(packet.roce.source_port(), cx.now);
+        Ok(())
+    }
+
+    fn take<A: App>(&mut self, packet: &Packet<'_>, ahead: i32, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         // The message in progress ends here unless this packet continues it.
         let message = core::mem::take(&mut self.message);
         let message = if packet.info.position.begins() {
@@ -239,7 +263,6 @@ impl Receiver {
             return Err(DropReason::OutOfSequence);
         };
         self.expected = packet.bth.psn.plus(1);
-        self.likelihood.on_taken(port, cx.now);
         if !length_fits(packet, cx.base.mtu()) {
             return Err(DropReason::InvalidRequest);
         }

@@ -26,16 +26,16 @@ use crate::{
 };
 
 /// Messages that [`warm`] sends.
-const WARM: u32 = 20;
+pub(crate) const WARM: u32 = 20;
 
 /// Ports that no life of a pair has.
 const OTHER_LIFE: u16 = 700;
 
-/// How long another port must wait after a wrong guess.
-const BARRED: Nanos = Nanos::from_millis(20);
+/// How long another port must wait after a wrong guess, at most, and a third of it at least.
+pub(crate) const BARRED: Nanos = Nanos::from_millis(30);
 
 /// Gives host `at` a frame of its peer, from another UDP source port if `other_port`.
-fn give(pair: &mut Pair, at: usize, other_port: bool, headers: &Headers, payload: &[u8]) -> Disposition {
+pub(crate) fn give(pair: &mut Pair, at: usize, other_port: bool, headers: &Headers, payload: &[u8]) -> Disposition {
     let life = pair.life;
     pair.life += if other_port { OTHER_LIFE } else { 0 };
     let frame = pair.frame(1 - at, headers, payload);
@@ -44,7 +44,7 @@ fn give(pair: &mut Pair, at: usize, other_port: bool, headers: &Headers, payload
 }
 
 /// Headers of a packet for host `at`, `ahead` of the first PSN.
-fn headers(pair: &Pair, at: usize, opcode: Opcode, ahead: u32) -> Headers {
+pub(crate) fn headers(pair: &Pair, at: usize, opcode: Opcode, ahead: u32) -> Headers {
     Headers::new(Bth::new(opcode, pair.hosts[at].qpn, Psn::new(pair.settings.psn).plus(ahead)))
 }
 
@@ -79,9 +79,9 @@ fn a_forger_has_one_guess_in_a_while() {
     let mut pair = warm(Settings::default());
     pair.hosts[1].post_recv(1, &[sge(0, 100)]);
     assert_eq!(forge_send(&mut pair, true, WARM + 1), dropped(DropReason::OtherSourcePort));
-    pair.now = pair.now + Nanos(BARRED.0 - 1);
+    pair.now = pair.now + Nanos(BARRED.0 / 3 - 1);
     assert_eq!(forge_send(&mut pair, true, WARM), dropped(DropReason::OtherSourcePort));
-    pair.now = pair.now + Nanos(1);
+    pair.now = pair.now + BARRED;
     assert_eq!(forge_send(&mut pair, true, WARM), Disposition::Accepted, "a peer that has changed its port");
 }
 

@@ -20,6 +20,7 @@ mod management;
 mod multicast;
 mod operations;
 mod ordering;
+mod other_port;
 mod owed;
 mod partitions;
 mod paths;

@@ -31,12 +31,9 @@ impl Responder {
     ) -> Result<u32, RequestRefused> {
         cx.provide_receive();
         let sges = cx.recv_queue.front().ok_or(RequestRefused::NotReady)?;
-        let received = match self.message {
-            IncomingMessage::Send { received } => received,
-            _ => {
-                cx.base.counters.count(QpCount::SendRequests);
-                0
-            }
+        let (received, begins) = match self.message {
+            IncomingMessage::Send { received } => (received, false),
+            _ => (0, true),
         };
         if let Some(ieth) = packet.ieth {
             // Before any effect, as far as this endpoint can know.
@@ -53,6 +50,9 @@ impl Responder {
                 PlaceFault::Source => RequestRefused::Unsent,
             },
         )?;
+        if begins {
+            cx.base.counters.count(QpCount::SendRequests);
+        }
         let received = received + payload as u32;
         self.message = IncomingMessage::Send { received };
         if !ends(packet) {
