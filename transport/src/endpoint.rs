@@ -252,6 +252,7 @@ impl Endpoint {
 
     /// Handles expired timers, at most `budget`; returns their number.
     pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
+        self.schedule.in_flight.on_time(now);
         for fired in 0..budget {
             let Some(index) = self.schedule.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
