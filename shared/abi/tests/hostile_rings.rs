@@ -1,7 +1,7 @@
 //! Rings with a lying index of the other side: detected at once, without access outside the ring.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 use roced_abi::{
     ring::{Consumer, Producer, RingCorrupt, RingMemory, RingShape},
@@ -105,4 +105,42 @@ fn an_index_of_the_consumer_that_cannot_be_true_is_told() {
         ring.consumed().store(lie, Ordering::Release);
         assert_eq!(producer.room(), Err(RingCorrupt), "{lie}");
     }
+}
+
+/// A ring that changes each word of an entry between two reads of it.
+struct ChangingRing(PlainRing, Rc<Cell<usize>>);
+
+impl RingMemory for ChangingRing {
+    fn shape(&self) -> RingShape {
+        SHAPE
+    }
+
+    fn produced(&self) -> &AtomicU32 {
+        self.0.produced()
+    }
+
+    fn consumed(&self) -> &AtomicU32 {
+        self.0.consumed()
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.1.set(self.1.get() + 1);
+        let word = self.0.word(index);
+        word.fetch_add(1, Ordering::Relaxed);
+        word
+    }
+}
+
+/// A later change by the producer does not reach the copy, and no word is read twice.
+#[test]
+fn each_word_of_an_entry_is_read_once() {
+    let (plain, reads) = (PlainRing::new(), Rc::new(Cell::new(0)));
+    let mut producer = Producer::new(plain.clone());
+    let mut consumer = Consumer::new(ChangingRing(plain.clone(), Rc::clone(&reads)));
+    assert_eq!(producer.push(&[10, 20]), Ok(true));
+    producer.publish();
+    let mut entry = [0; 2];
+    assert_eq!(consumer.pop(&mut entry), Ok(true));
+    plain.word(0).store(99, Ordering::Relaxed);
+    assert_eq!((entry, reads.get()), ([11, 21], SHAPE.stride_words()));
 }
