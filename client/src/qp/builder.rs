@@ -237,3 +237,16 @@ fn random_psn() -> Result<u32> {
     let random = getrandom::u32().map_err(|_| Error::Kernel { call: "getrandom", errno: nix::errno::Errno::EIO })?;
     Ok(random & 0x00ff_ffff)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bit that is random is the same in all with a chance of 2^-63.
+    #[test]
+    fn first_psns_use_all_bits() {
+        let psns = [(); 64].map(|()| random_psn().expect("the kernel has random numbers"));
+        let varying = psns.iter().fold(0, |bits, psn| bits | psn ^ psns[0]);
+        assert_eq!(varying, 0x00ff_ffff);
+    }
+}
