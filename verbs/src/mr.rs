@@ -215,3 +215,17 @@ pub(crate) unsafe extern "C" fn deregister(mr: *mut Face) -> c_int {
     };
     errno::number(ended())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside any other right, also where it would open all of the address space.
+    #[test]
+    fn on_demand_paging_is_refused() {
+        for others in [0, LOCAL_WRITE, LOCAL_WRITE | NEEDS_LOCAL_WRITE] {
+            assert_eq!(rights(others | ON_DEMAND).err(), Some(Errno::UNSUPPORTED));
+        }
+        assert!(rights(LOCAL_WRITE | NEEDS_LOCAL_WRITE).is_ok());
+    }
+}
