@@ -6,7 +6,10 @@ mod rig;
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -374,6 +377,38 @@ fn a_client_that_floods_does_not_stop_another() {
         }
     });
     rig.stop();
+}
+
+/// Frames that arrive without end, none of them good: each poll iteration takes a bounded number,
+/// so that commands are answered and clients are served.
+#[test]
+fn a_flood_of_frames_stops_neither_commands_nor_clients() {
+    let frames = Arc::new(ArrayQueue::new(256));
+    let queues = |place: roced::worker::endpoints::EndpointLocation| vec![Loop::new(place.worker.0, &frames)];
+    let mut rig = Rig::start(&[(0, 0)], Policy::Yield, queues, Worker::run);
+    let mut calm = rig.client(0, 1 << 20, &[0, 0]);
+    rig.connect(&calm.qps[0], &calm.qps[1], Egress::HandOver { to: DeviceId(0) });
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if frames.push(vec![0; 100]).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for _ in 0..20 {
+            write(&mut calm, 0, 1000);
+            snapshot(&mut rig, 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let mut worker = rig.stop().remove(0);
+    while frames.push(vec![0; 100]).is_ok() {}
+    for polls in 1..=4 {
+        worker.poll(monotonic_now());
+        assert_eq!(frames.len(), 256 - polls * 64, "one batch of each queue");
+    }
 }
 
 #[test]
