@@ -2,10 +2,12 @@
 
 mod served;
 
+use nix::errno::Errno;
 use roced::config::{AccountLimits, LimitsConfig};
 use roced_abi::control::{
-    AllocMemory, AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle,
-    MemoryRequest, Nothing, OpenDevice, Refusal, limit::AccountResource,
+    AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, CmParameters, ConnectCm, ConnectCmRequest, CreateCq,
+    CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle, MemoryRequest, Nothing, OpenCm,
+    OpenDevice, Refusal, limit::AccountResource,
 };
 use roced_report::AccountReport;
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
@@ -140,4 +142,40 @@ fn mapped_memory_of_an_account_is_limited() {
     let refused = (Refusal::Limit, [8 << 20, AccountResource::MappedMemory.of_account()]);
     assert_eq!(alloc(1, 4).map(|_| ()), Err(refused));
     alloc(1, 2).expect("below the limit");
+}
+
+/// The connection manager takes a queue pair only of a session of the same user: the peer of
+/// another user's connection would take that for stale.
+#[test]
+fn a_connection_names_no_queue_pair_of_another_user() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let served = served(AccountLimits::default(), 64);
+    let mut owner = QpMaker::new(&served);
+    let qpn = owner.make().expect("below the limit");
+    let opened = || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenCm>(Nothing {}).expect("after the greeting");
+        raw
+    };
+    // The identifier is missing in each case: that is the answer if the queue pair may be named.
+    let of = |qpn| CmParameters { qpn, ..CmParameters::default() };
+    let connect = |raw: &mut Raw, qpn| {
+        let request = ConnectCmRequest { parameters: of(qpn), ..ConnectCmRequest::default() };
+        raw.call::<ConnectCm>(request).map(|_| ())
+    };
+    let refused = |errno: Errno| Err((Refusal::Cm, [errno as u64, 0]));
+    assert_eq!(connect(&mut opened(), qpn), refused(Errno::ENOENT), "another session of the user's");
+    as_unprivileged_user(&served, || {
+        let mut other = QpMaker::new(&served);
+        let own = other.make().expect("below the limit");
+        let mut raw = opened();
+        assert_eq!(connect(&mut raw, own), refused(Errno::ENOENT));
+        assert_eq!(connect(&mut raw, qpn), refused(Errno::EINVAL));
+        assert_eq!(connect(&mut raw, 0x00ab_cdef), refused(Errno::EINVAL), "of no session");
+        let request = AcceptCmRequest { parameters: of(qpn), ..AcceptCmRequest::default() };
+        assert_eq!(raw.call::<AcceptCm>(request).map(|_| ()), refused(Errno::EINVAL));
+    });
+    drop(owner);
 }
