@@ -2,8 +2,9 @@
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), the ceilings below, one name for one type, documents that name existing files,
-//! and journeys with steps that name symbols of these files. `scripts/check` runs
-//! `roced-structure`; it prints its figures on every run, so that a change shows its effect.
+//! journeys with steps that name symbols of these files, and attacks of the threat model with tests
+//! that exist. `scripts/check` runs `roced-structure`; it prints its figures on every run, so that
+//! a change shows its effect.
 
 mod crates;
 mod documents;
@@ -13,6 +14,7 @@ mod journeys;
 mod names;
 mod prose;
 mod source;
+mod threats;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -96,6 +98,7 @@ fn main() -> Result<ExitCode> {
     broken.extend(names::functions_with_banned_words(&workspace)?);
     broken.extend(documents::missing_files(&workspace)?);
     broken.extend(journeys::broken_steps(&workspace)?);
+    broken.extend(threats::untested_rows(&workspace)?);
     let crate_arrows = read_arrows(&workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(&workspace, &CRATES, &crate_arrows)?);
     for source in &crates {
