@@ -289,6 +289,11 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::UnknownCall => "the daemon does not know this call: it is older than this library".into(),
         Refusal::OutOfOrder => "a call before its time, or twice".into(),
         Refusal::NoSuchDevice => "no device of that name: `rocectl status` lists them".into(),
+        Refusal::Forbidden => {
+            format!(
+                "a rule of the daemon's config, access[{first}], does not allow this user the device: ask its operator"
+            )
+        }
         Refusal::NoSuchObject => format!("there is no object {first} (any more)"),
         Refusal::InUse => format!("{first} other objects still use it: end those first"),
         Refusal::Limit => describe_limit(first, second),

@@ -48,7 +48,10 @@ use nix::{
     },
 };
 use roced_memory::{access_log, heap};
-use roced_transport::own_addresses::OwnAddresses;
+use roced_transport::{
+    denied_sources::{DeniedSources, GidPrefix},
+    own_addresses::OwnAddresses,
+};
 use roced_types::{DeviceId, WorkerId, gid_of};
 use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
@@ -62,6 +65,7 @@ use self::{
     watchdog::{Health, Watchdog},
 };
 use crate::{
+    accounts::access::AccessRules,
     admin::Admin,
     client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
@@ -244,7 +248,9 @@ impl Daemon {
         for socket in [&control.socket, &config.admin.socket] {
             folders.make_for(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
         }
-        let listener = ClientListener::bind(&control.socket, control.group.as_deref(), control.mode)?;
+        let names = config.devices.iter().map(|device| device.name.as_str());
+        let rules = AccessRules::look_up(&config.access, names)?;
+        let listener = ClientListener::bind(&control.socket, control.group.as_deref(), control.mode)?.with_rules(rules);
         let admin = Admin::open(&config.admin.socket, config.admin.group.as_deref())
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -252,7 +258,8 @@ impl Daemon {
         let Started { devices, mut workers, queue_mailboxes, threads, events, mads, board } =
             start::start(&config, &checked)?;
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
-        let clients = Clients::new(listener, setups, config.limits.clone(), board, mads.filters())
+        let rules = config.access.iter().map(|rule| rule.limits.clone()).collect();
+        let clients = Clients::new(listener, setups, config.limits.clone(), rules, board, mads.filters())
             .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
         let mut net = checked.net;
         for device in &devices {
@@ -293,6 +300,7 @@ impl Daemon {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         devices.iter().try_for_each(|device| network_view.set_addresses(*device))?;
         devices.into_iter().for_each(|device| self.set_own_addresses(device));
+        self.deny_peers();
         Ok(())
     }
 
@@ -304,6 +312,25 @@ impl Daemon {
             // A worker without an endpoint of the device refuses.
             if let Err(error) = self.workers.call(worker, Command::SetOwnAddresses(device, addresses.clone())) {
                 warn!(worker = worker.0, %error, "a worker does not know the addresses of its device");
+            }
+        }
+    }
+
+    /// Keeps traffic away from the networks that the config denies.
+    fn deny_peers(&mut self) {
+        let denied = &self.config.net.denied_peers;
+        let sources = DeniedSources::new(denied.iter().map(|network| {
+            let mapped = if network.addr().is_ipv4() { 96 } else { 0 };
+            GidPrefix::new(gid_of(network.addr()), mapped + network.prefix_len())
+        }));
+        self.net.set_denied(denied.clone());
+        let endpoints = (0..self.workers.len() as u32)
+            .map(WorkerId)
+            .flat_map(|worker| self.devices.iter().map(move |device| (worker, device.id)));
+        for (worker, device) in endpoints.collect::<Vec<_>>() {
+            // A worker without an endpoint of the device refuses.
+            if let Err(error) = self.workers.call(worker, Command::SetDeniedSources(device, sources.clone())) {
+                warn!(worker = worker.0, %error, "a worker does not know the networks that are denied");
             }
         }
     }

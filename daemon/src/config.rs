@@ -5,6 +5,7 @@
 //! checked later by the part that opens it; only the cores are looked up here. `config/roced.toml`
 //! documents each key, and a test compares it with this file.
 
+mod access;
 mod changes;
 mod read;
 mod reader;
@@ -15,15 +16,19 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
 use roced_types::Qpn;
 use roced_xdp::{CopyMode, NicQueueConfig, XdpMode};
 
-pub use self::changes::Changes;
 use self::reader::{Choice, Reader};
 pub use self::reader::{ConfigProblem, Key};
+pub use self::{
+    access::{AccessRule, AccountName, RuleLimits},
+    changes::Changes,
+};
 
 /// The config that is read when the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
@@ -41,6 +46,8 @@ pub struct Config {
     pub net: NetConfig,
     /// `[limits]`
     pub limits: LimitsConfig,
+    /// `[[access]]`, in order.
+    pub access: Vec<AccessRule>,
     /// `[[worker]]`, in order; never empty in a config that was read.
     pub workers: Vec<WorkerConfig>,
     /// `[[device]]`, in order; never empty in a config that was read.
@@ -91,6 +98,8 @@ pub struct NetConfig {
     /// How long a queue pair waits for its next hop's MAC address before the path counts as
     /// unreachable.
     pub resolve_timeout_ms: u32,
+    /// Networks that no traffic is exchanged with.
+    pub denied_peers: Vec<IpNet>,
 }
 
 /// `[limits]`: how much clients may take.
@@ -410,7 +419,7 @@ impl Default for AdminConfig {
 impl Default for NetConfig {
     fn default() -> Self {
         // The kernel itself gives up after three requests a second apart.
-        Self { resolve_timeout_ms: 3000 }
+        Self { resolve_timeout_ms: 3000, denied_peers: Vec::new() }
     }
 }
 
@@ -605,7 +614,7 @@ impl Config {
 
     /// Every key that the config has.
     pub fn keys() -> Vec<Key> {
-        let reader = Reader::new("[[worker]]\n[[device]]\nqueues = [{}]\n");
+        let reader = Reader::new("[[access]]\n[[worker]]\n[[device]]\nqueues = [{}]\n");
         reader.read(|top| read::config(top, &[0]));
         reader.finish().1
     }

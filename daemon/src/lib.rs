@@ -11,6 +11,7 @@
 //! | [`worker`] | worker threads: endpoints between NIC queues and client memory; imports none of the others |
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
+//! | `peer_groups` | groups of processes that connect |
 //! | `last_work` | bounds of work that was posted before the end of a queue pair or a session |
 //!
 //! Workers reach the interface through [`worker::nic::Nic`], which the crate `xdp` implements.
@@ -28,5 +29,6 @@ mod last_work;
 mod log_limiter;
 pub mod net;
 mod numbers;
+mod peer_groups;
 pub mod systemd;
 pub mod worker;

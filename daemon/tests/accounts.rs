@@ -3,11 +3,14 @@
 mod served;
 
 use nix::errno::Errno;
-use roced::config::{AccountLimits, LimitsConfig};
-use roced_abi::control::{
-    AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, CmParameters, ConnectCm, ConnectCmRequest, CreateCq,
-    CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle, MemoryRequest, Nothing, OpenCm,
-    OpenDevice, Refusal, limit::AccountResource,
+use roced::config::{AccessRule, AccountLimits, AccountName, LimitsConfig, RuleLimits};
+use roced_abi::{
+    VERSION,
+    control::{
+        AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, CmParameters, ConnectCm, ConnectCmRequest, CreateCq,
+        CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle, Hello, HelloRequest, Index,
+        ListDevice, MemoryRequest, Nothing, OpenCm, OpenDevice, Refusal, limit::AccountResource,
+    },
 };
 use roced_report::AccountReport;
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
@@ -178,4 +181,26 @@ fn a_connection_names_no_queue_pair_of_another_user() {
         assert_eq!(raw.call::<AcceptCm>(request).map(|_| ()), refused(Errno::EINVAL));
     });
     drop(owner);
+}
+
+/// Rules decide about users by their uids, and about all others.
+#[test]
+fn rules_decide_which_devices_a_user_sees_and_how_much_it_has() {
+    let own = nix::unistd::getuid().as_raw();
+    let limits = RuleLimits { qps: Some(2), ..RuleLimits::default() };
+    let for_own = AccessRule { users: vec![AccountName::Numbered(own)], limits, ..AccessRule::default() };
+    let for_others = AccessRule { devices: Some(Vec::new()), ..AccessRule::default() };
+    let served = Served::start_as(How { access: vec![for_own, for_others], ..How::default() });
+    assert_eq!(QpMaker::new(&served).make_all(8).1, Some((Refusal::Limit, [2, AccountResource::Qps.of_account()])));
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED in part: only root can act as another user");
+        return;
+    }
+    as_unprivileged_user(&served, || {
+        let mut raw = Raw::connect(&served.socket);
+        let hello = HelloRequest { version: VERSION, program: [0; 16] };
+        assert_eq!(raw.call::<Hello>(hello).expect("it may connect").devices, 0);
+        assert_eq!(raw.call::<ListDevice>(Index { index: 0 }).map(drop), Err((Refusal::NoSuchDevice, [0, 0])));
+        assert_eq!(raw.call::<OpenDevice>(DeviceName::new(DEVICE)).map(drop), Err((Refusal::Forbidden, [1, 0])));
+    });
 }

@@ -322,6 +322,8 @@ pub struct WorkerSession {
     pub session: SessionId,
     /// The account of its client, to be set by the maker of the session.
     pub account: AccountId,
+    /// Turns of the account for each turn of one with weight 1; to be set likewise.
+    pub weight: u32,
     /// The doorbell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
@@ -353,7 +355,7 @@ pub fn new_session(
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
         let wake = SharedFd::new(wake, user.clone());
-        halves.push(WorkerSession { session, account: AccountId::default(), doorbells, wake });
+        halves.push(WorkerSession { session, account: AccountId::default(), weight: 1, doorbells, wake });
     }
     Ok((halves, fd, wakes))
 }

@@ -36,6 +36,7 @@ use crate::{
     ah::AhEntry,
     clock::Nanos,
     counters::{QpCounters, QpTotals},
+    denied_sources::DeniedSources,
     io::{Abort, App, Egress, EmitError, FrameMut, Wire},
     management::Management,
     multicast::Groups,
@@ -142,6 +143,7 @@ pub struct Endpoint {
     resources: Resources,
     groups: Groups,
     own_addresses: OwnAddresses,
+    denied_sources: DeniedSources,
     schedule: Schedule,
     recovery: RecoveryConfig,
     partitions: Partitions,
@@ -174,6 +176,7 @@ impl Endpoint {
             resources: Resources::new(&config),
             groups: Groups::new(config.max_attachments),
             own_addresses: OwnAddresses::default(),
+            denied_sources: DeniedSources::default(),
             schedule: Schedule::new(&config),
             recovery: config.recovery,
             partitions: config.partitions,
@@ -202,6 +205,12 @@ impl Endpoint {
     /// former ones, to be freed elsewhere.
     pub const fn set_own_addresses(&mut self, addresses: OwnAddresses) -> OwnAddresses {
         core::mem::replace(&mut self.own_addresses, addresses)
+    }
+
+    /// From now on no frame is accepted from these networks. Returns the former ones, to be freed
+    /// elsewhere.
+    pub const fn set_denied_sources(&mut self, denied: DeniedSources) -> DeniedSources {
+        core::mem::replace(&mut self.denied_sources, denied)
     }
 
     /// Accepts send work for a queue pair. The caller has checked [`Self::send_room`].

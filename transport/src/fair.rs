@@ -7,8 +7,8 @@
 //!        └─► client 6 ─► slot 1
 //! ```
 //!
-//! Deficit round robin (Shreedhar and Varghese, 1995) on two levels: accounts and clients have a
-//! credit, a served slot is charged to both, and one without credit goes to the end of its list
+//! Deficit round robin (Shreedhar and Varghese, 1995) on two levels: accounts, each by its weight,
+//! and clients have a credit, a served slot is charged to both, and one without credit goes to the end of its list
 //! with a new quantum. The credit may become negative: a turn is charged after it, for its cost is
 //! known only then. Slots of a client have their turns one after the other, so that with one client
 //! the order is that of a queue.
@@ -23,12 +23,20 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use roced_types::{AccountId, SessionId};
 
 /// Tenant of an object: shares are by account first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// Account of the client: shares are by account first.
     pub account: AccountId,
     /// Client.
     pub client: SessionId,
+    /// Turns of the account for each turn of one with weight 1, at least 1.
+    pub weight: u32,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self { account: AccountId::default(), client: SessionId::default(), weight: 1 }
+    }
 }
 
 /// Neighbors of a node in its ring, by [`NEXT`] and [`PREVIOUS`]; 0 when it is in none.
@@ -54,6 +62,8 @@ struct FairGroup {
     members: u32,
     /// Cost that it may have until its turn ends.
     credit: i64,
+    /// Cost of a turn.
+    quantum: i64,
 }
 
 /// Slots that wait for their turns, each at most once.
@@ -93,6 +103,7 @@ impl FairList {
     pub fn add(&mut self, slot: u32, tenant: Tenant) {
         assert!(self.client_of[slot as usize] == 0, "a slot has one tenant");
         let account = self.group(tenant.account.0, ALL);
+        self.groups[account as usize].quantum = self.quantum * i64::from(tenant.weight.max(1));
         let client = self.group(tenant.client.0, account);
         self.groups[client as usize].members += 1;
         self.client_of[slot as usize] = client;
@@ -221,8 +232,9 @@ impl FairList {
             self.unlink(own);
             return None;
         }
-        if self.groups[group as usize].credit <= 0 {
-            self.groups[group as usize].credit += self.quantum;
+        let FairGroup { credit, quantum, .. } = &mut self.groups[group as usize];
+        if *credit <= 0 {
+            *credit += *quantum;
             self.go_last(own, parent);
             return None;
         }
@@ -233,9 +245,8 @@ impl FairList {
     fn list_group(&mut self, client: u32) {
         let mut group = client;
         while group != ALL && !self.is_in_ring(self.own(group)) {
-            let quantum = self.quantum;
-            let FairGroup { parent, credit, .. } = &mut self.groups[group as usize];
-            *credit = (*credit).min(0) + quantum;
+            let FairGroup { parent, credit, quantum, .. } = &mut self.groups[group as usize];
+            *credit = (*credit).min(0) + *quantum;
             let parent = *parent;
             self.link(self.own(group), self.ring[self.ends(parent) as usize][PREVIOUS]);
             group = parent;
@@ -258,7 +269,7 @@ impl FairList {
     }
 
     fn make_group(&mut self, number: u32, parent: u32) -> u32 {
-        let new = FairGroup { number, parent, members: 0, credit: 0 };
+        let new = FairGroup { number, parent, members: 0, credit: 0, quantum: self.quantum };
         let free = self.groups.iter().skip(1).position(|group| group.members == 0);
         let group = free.map_or(self.groups.len(), |at| at + 1);
         match self.groups.get_mut(group) {
@@ -331,7 +342,7 @@ mod tests {
     const QUANTUM: u32 = 18_000;
 
     fn tenant(account: u32, client: u32) -> Tenant {
-        Tenant { account: AccountId(account), client: SessionId(client) }
+        Tenant { account: AccountId(account), client: SessionId(client), weight: 1 }
     }
 
     /// Slots of these tenants, all of them listed.
@@ -365,6 +376,19 @@ mod tests {
         let costs = serve(&mut list, 257, 10_000, |_| 70_000);
         let all: u64 = costs.iter().sum();
         assert!(costs[256] * 100 / all >= 49, "{} of {all}", costs[256]);
+    }
+
+    #[test]
+    fn an_account_has_turns_by_its_weight() {
+        let mut list = FairList::new(3, QUANTUM);
+        for (slot, weight) in [(0, 1), (1, 4), (2, 4)] {
+            list.add(slot, Tenant { weight, ..tenant(slot.min(1), slot) });
+            list.push_back(slot);
+        }
+        let costs = serve(&mut list, 3, 30_000, |slot| 5_000 + 20_000 * slot);
+        let of_four = (costs[1] + costs[2]) as f64 / costs[0] as f64;
+        assert!((3.8..4.2).contains(&of_four), "{costs:?}");
+        assert!(costs[1].abs_diff(costs[2]) * 20 < costs[1], "clients of an account are equal: {costs:?}");
     }
 
     /// The previous order: with one client the list is a queue.

@@ -43,6 +43,7 @@ pub mod ah;
 pub mod clock;
 pub mod congestion;
 pub mod counters;
+pub mod denied_sources;
 pub mod endpoint;
 pub mod fair;
 #[cfg(test)]

@@ -36,6 +36,8 @@ named_counters! {
         /// Sent by another party than its source address names: a packet from the network from an
         /// address that is here or that no host has, or to a connection whose peer is here.
         ForgedSource "drop_forged_source",
+        /// From a network that the operator keeps out.
+        DeniedSource "drop_denied_source",
         /// Its VLAN is not that of the queue pair's path, or it has one where the path has none.
         WrongVlan "drop_wrong_vlan",
         /// The opcode is of another transport service than the queue pair.

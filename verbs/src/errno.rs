@@ -72,6 +72,7 @@ fn refused(refusal: Refusal, detail: u64) -> c_int {
         Refusal::Limit | Refusal::Memory => libc::ENOMEM,
         Refusal::NoRoute => libc::ENETUNREACH,
         Refusal::NotPermitted => libc::EPERM,
+        Refusal::Forbidden => libc::EACCES,
         Refusal::WorkerTimeout => libc::ETIMEDOUT,
         Refusal::Stopping => libc::EIO,
         _ => libc::EINVAL,

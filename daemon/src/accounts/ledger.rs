@@ -21,7 +21,8 @@ use roced_abi::control::limit::AccountResource;
 use roced_report::AccountReport;
 use roced_types::{AccountId, DeviceId};
 
-use crate::config::AccountLimits;
+use super::access::RuleId;
+use crate::config::{AccountLimits, RuleLimits};
 
 /// Accounts without any object that are remembered for their refusals.
 const REMEMBERED: usize = 1024;
@@ -100,7 +101,11 @@ pub struct Ledger(Arc<Mutex<LedgerState>>);
 
 #[derive(Debug)]
 struct LedgerState {
+    /// Of accounts without a rule.
     limits: [u64; RESOURCES],
+    /// Of accounts with one.
+    limits_by_rule: Vec<[u64; RESOURCES]>,
+    rules: Vec<RuleLimits>,
     share_percent: u32,
     accounts: BTreeMap<AccountId, AccountUse>,
     pools: BTreeMap<SharedPool, PoolUse>,
@@ -108,6 +113,8 @@ struct LedgerState {
 
 #[derive(Debug, Default)]
 struct AccountUse {
+    /// That of its program that connected last.
+    rule: Option<RuleId>,
     taken: [u64; RESOURCES],
     refused: [u64; RESOURCES],
 }
@@ -141,12 +148,18 @@ impl PoolUse {
 }
 
 impl Ledger {
-    /// An empty ledger with the limits of each account, and the pools that they share with their
-    /// sizes.
-    pub fn new(limits: &AccountLimits, pools: impl IntoIterator<Item = (SharedPool, u64)>) -> Self {
+    /// An empty ledger with the limits of each account, those of the rules that some match, and the
+    /// pools that they share with their sizes.
+    pub fn new(
+        limits: &AccountLimits,
+        rules: Vec<RuleLimits>,
+        pools: impl IntoIterator<Item = (SharedPool, u64)>,
+    ) -> Self {
         let pools = pools.into_iter().map(|(pool, most)| (pool, PoolUse { most, ..PoolUse::default() }));
         let state = LedgerState {
             limits: by_resource(limits),
+            limits_by_rule: rules.iter().map(|rule| by_resource(&rule.over(limits))).collect(),
+            rules,
             share_percent: limits.share_percent,
             accounts: BTreeMap::new(),
             pools: pools.collect(),
@@ -158,6 +171,20 @@ impl Ledger {
     pub fn set_limits(&self, limits: &AccountLimits) {
         let mut state = self.state();
         (state.limits, state.share_percent) = (by_resource(limits), limits.share_percent);
+        state.limits_by_rule = state.rules.iter().map(|rule| by_resource(&rule.over(limits))).collect();
+    }
+
+    /// A program of `account` connects, and matches `rule`: its limits are the account's from now on.
+    pub fn set_rule(&self, account: AccountId, rule: Option<RuleId>) {
+        let mut state = self.state();
+        if rule.is_some() || state.accounts.contains_key(&account) {
+            state.accounts.entry(account).or_default().rule = rule;
+        }
+    }
+
+    /// Turns of programs that match `rule`, for each of those without.
+    pub fn weight(&self, rule: Option<RuleId>) -> u32 {
+        rule.map_or(1, |rule| self.state().rules[rule.0].weight)
     }
 
     /// Counts `amount` more for `account`.
@@ -182,7 +209,7 @@ impl Ledger {
         let reports = state.accounts.iter().map(|(account, usage)| AccountReport {
             uid: account.0,
             taken: named(&usage.taken),
-            limits: named(&state.limits),
+            limits: named(state.limits_of(usage.rule)),
             refused: named(&usage.refused),
         });
         reports.collect()
@@ -194,10 +221,15 @@ impl Ledger {
 }
 
 impl LedgerState {
+    fn limits_of(&self, rule: Option<RuleId>) -> &[u64; RESOURCES] {
+        rule.map_or(&self.limits, |rule| &self.limits_by_rule[rule.0])
+    }
+
     fn take(&mut self, account: AccountId, pool: SharedPool, amount: u64) -> Result<(), LimitReached> {
         let resource = pool.resource();
         let at = resource as usize;
-        let (limit, percent) = (self.limits[at], self.share_percent);
+        let rule = self.accounts.get(&account).and_then(|usage| usage.rule);
+        let (limit, percent) = (self.limits_of(rule)[at], self.share_percent);
         // Without shares the pool's own limit decides, where its objects are made.
         let pool_use = self.pools.get(&pool).filter(|_| percent < 100);
         let share = pool_use.map(|pool| (pool.of(account), pool.share_of(account, percent)));
@@ -305,7 +337,8 @@ mod tests {
     const ONE: AccountId = AccountId(1000);
 
     fn ledger(limit: Option<u32>, share_percent: u32, most: u64) -> Ledger {
-        Ledger::new(&AccountLimits { qps: limit, share_percent, ..AccountLimits::default() }, [(POOL, most)])
+        let limits = AccountLimits { qps: limit, share_percent, ..AccountLimits::default() };
+        Ledger::new(&limits, Vec::new(), [(POOL, most)])
     }
 
     /// As many objects as `account` gets, one by one, and the refusal of the next.
@@ -368,6 +401,24 @@ mod tests {
         assert_eq!((report.taken["qps"], report.taken["memory_mib"], report.refused["qps"]), (0, 0, 1));
         let state = ledger.state();
         assert!(state.pools[&POOL].all == 0 && state.pools[&POOL].accounts.is_empty());
+    }
+
+    #[test]
+    fn an_account_has_the_limits_of_its_rule() {
+        let rule = |qps| RuleLimits { qps, ..RuleLimits::default() };
+        let limits = AccountLimits { qps: Some(4), share_percent: 100, ..AccountLimits::default() };
+        let ledger = Ledger::new(&limits, vec![rule(Some(9)), rule(None)], [(POOL, 100)]);
+        ledger.set_rule(ONE, Some(RuleId(0)));
+        let (charges, reached) = take_all(&ledger, ONE);
+        assert_eq!((charges.len(), reached.limit, ledger.reports()[0].limits["qps"]), (9, 9, 9));
+        // Its rule has no limit of its own.
+        ledger.set_rule(ONE, Some(RuleId(1)));
+        drop(charges);
+        assert_eq!(take_all(&ledger, ONE).0.len(), 4);
+        ledger.set_limits(&AccountLimits { qps: Some(6), ..limits });
+        assert_eq!((take_all(&ledger, ONE).0.len(), take_all(&ledger, AccountId(7)).0.len()), (6, 6));
+        ledger.set_rule(ONE, None);
+        assert_eq!(take_all(&ledger, ONE).0.len(), 6);
     }
 
     #[test]

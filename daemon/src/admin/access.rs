@@ -1,22 +1,19 @@
 //! Operators that the admin socket answers: root, the daemon's own user, and the members of one
 //! group, by the kernel's word. It tells the groups of a process at the moment when it connected.
-#![expect(unsafe_code, reason = "asks for SO_PEERGROUPS, which nix does not know")]
 
 use std::{
     fs, io,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::PermissionsExt as _,
-    },
+    os::{fd::AsFd, unix::fs::PermissionsExt as _},
     path::Path,
 };
 
 use nix::{
-    errno::Errno,
     sys::socket::UnixCredentials,
-    unistd::{Gid, Group, chown, geteuid},
+    unistd::{Group, chown, geteuid},
 };
 use tracing::warn;
+
+use crate::peer_groups::groups_of;
 
 /// The group of operators, unless the config names another; the packages create it.
 pub(crate) const DEFAULT_GROUP: &str = "roced-admin";
@@ -79,46 +76,16 @@ impl AdminAccess {
     }
 }
 
-/// Supplementary groups of the process at the other end of a socket.
-fn groups_of(socket: &impl AsFd) -> Result<Vec<Gid>, Errno> {
-    // Linux gives a process no more.
-    let mut groups = vec![0 as libc::gid_t; 65_536];
-    let mut bytes = size_of_val(groups.as_slice()) as libc::socklen_t;
-    // SAFETY: `groups` has room for `bytes` bytes, of which the kernel writes as many as it tells.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &raw mut bytes,
-        )
-    };
-    Errno::result(result)?;
-    groups.truncate(bytes as usize / size_of::<libc::gid_t>());
-    Ok(groups.into_iter().map(Gid::from_raw).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
 
     use nix::{
         sys::socket::{getsockopt, sockopt::PeerCredentials},
-        unistd::{getegid, getgroups},
+        unistd::{Gid, getegid},
     };
 
     use super::*;
-
-    #[test]
-    fn the_kernel_tells_the_groups_of_the_other_process() {
-        let (ours, _theirs) = UnixStream::pair().expect("sockets");
-        let mut told = groups_of(&ours).expect("it is told");
-        let mut own = getgroups().expect("it is told");
-        told.sort_by_key(|gid| gid.as_raw());
-        own.sort_by_key(|gid| gid.as_raw());
-        assert_eq!(told, own);
-    }
 
     #[test]
     fn root_the_own_user_and_the_group_may_ask_and_no_other() {

@@ -26,6 +26,7 @@ impl Daemon {
         (self.source.set_log_level)(self.config.log.level);
         self.net.set_resolve_timeout(Duration::from_millis(self.config.net.resolve_timeout_ms.into()));
         self.clients.set_limits(&self.config.limits);
+        self.deny_peers();
         for at in changes.attach.iter().copied() {
             self.reattach(at, self.config.devices[at].clone());
         }

@@ -17,6 +17,8 @@ use roced_memory::{
 use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::accounts::access::Access;
+
 /// The process at the other end, as reported by the kernel when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientProcess {
@@ -26,6 +28,8 @@ pub struct ClientProcess {
     pub uid: u32,
     /// Account that it counts for.
     pub account: AccountId,
+    /// By the rules of the operator.
+    pub access: Access,
 }
 
 /// Result of a receive.
@@ -162,7 +166,7 @@ mod tests {
         (
             ClientConnection::new(
                 ours,
-                ClientProcess { pid: 1, uid: 0, account: AccountId(0) },
+                ClientProcess { pid: 1, uid: 0, account: AccountId(0), access: Access::ALL },
                 &UserAccounts::default(),
             ),
             theirs,

@@ -15,14 +15,17 @@ use nix::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen, socket,
         sockopt,
     },
-    unistd::{Group, chown},
+    unistd::{Gid, Group, chown},
 };
 use roced_memory::users::UserAccounts;
 use thiserror::Error;
 use tracing::info;
 
 use super::connection::{ClientConnection, ClientProcess};
-use crate::accounts::subordinate::SubordinateUids;
+use crate::{
+    accounts::{access::AccessRules, subordinate::SubordinateUids},
+    peer_groups::groups_of,
+};
 
 /// Why the daemon cannot listen for clients.
 #[derive(Debug, Error)]
@@ -64,6 +67,7 @@ pub struct ClientListener {
     /// Accounts of the users of all connections.
     users: UserAccounts,
     subordinate: SubordinateUids,
+    rules: AccessRules,
 }
 
 impl ClientListener {
@@ -87,7 +91,15 @@ impl ClientListener {
         bind(socket.as_raw_fd(), &address).map_err(kernel("bind"))?;
         let file = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let (users, subordinate) = (UserAccounts::default(), SubordinateUids::of_system());
-        let listener = Self { socket, path: path.into(), file, reserve: reserve(), users, subordinate };
+        let listener = Self {
+            socket,
+            path: path.into(),
+            file,
+            reserve: reserve(),
+            users,
+            subordinate,
+            rules: AccessRules::default(),
+        };
         // No connection is possible before the permissions are right: it does not listen yet.
         if group.is_some() {
             chown(path, None, group).map_err(kernel("set the group of"))?;
@@ -98,6 +110,13 @@ impl ClientListener {
             .map_err(kernel("listen at"))?;
         info!(path = %path.display(), mode = format_args!("{mode:o}"), "listening for clients");
         Ok(listener)
+    }
+
+    /// Has these rules decide about the devices and limits of clients.
+    #[must_use]
+    pub fn with_rules(mut self, rules: AccessRules) -> Self {
+        self.rules = rules;
+        self
     }
 
     /// Accounts of the users of all connections.
@@ -128,7 +147,13 @@ impl ClientListener {
         // Fails only when the other end is gone already.
         let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
-        let peer = ClientProcess { pid, uid, account: self.subordinate.account_of(uid) };
+        let account = self.subordinate.account_of(uid);
+        let groups = || {
+            // Fails only when the other end is gone already.
+            let supplementary = groups_of(&socket).unwrap_or_default();
+            supplementary.into_iter().map(Gid::as_raw).chain([credentials.gid()]).collect()
+        };
+        let peer = ClientProcess { pid, uid, account, access: self.rules.of(uid, account, groups) };
         Some(ClientConnection::new(socket, peer, &self.users))
     }
 

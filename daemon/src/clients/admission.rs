@@ -51,7 +51,7 @@ impl Clients {
         let (stage, charge) = match self.stage_for(peer) {
             Ok(admitted) => admitted,
             Err(limit) => {
-                let ClientProcess { pid, uid, account } = peer;
+                let ClientProcess { pid, uid, account, .. } = peer;
                 self.note_fault(account, |held_back| {
                     warn!(pid, uid, limit, held_back, "too many clients: turned away")
                 });
@@ -91,6 +91,7 @@ impl Clients {
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
         let limits = &self.registry.limits;
+        self.registry.ledger.set_rule(peer.account, peer.access.rule);
         let reached = match self.registry.ledger.take(peer.account, SharedPool::Daemon(AccountResource::Clients), 1) {
             Ok(charge) if self.admitted() < limits.clients as usize => {
                 return Ok((SessionStage::Connected, Some(charge)));

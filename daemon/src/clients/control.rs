@@ -43,7 +43,7 @@ use crate::{
     accounts::ledger::{Charge, Ledger, SharedPool, half_of_the_memory},
     client_socket::connection::ClientProcess,
     cm::{Caller, ConnectionService},
-    config::{DeviceLimits, LimitsConfig},
+    config::{DeviceLimits, LimitsConfig, RuleLimits},
     environment::Environment,
     last_work::SentBatch,
     net::FollowId,
@@ -84,9 +84,10 @@ impl Registry {
         limits: LimitsConfig,
         board: SleepBoard,
         users: UserAccounts,
+        rules: Vec<RuleLimits>,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
-        let ledger = Ledger::new(&limits.account, pools(&devices, &limits));
+        let ledger = Ledger::new(&limits.account, rules, pools(&devices, &limits));
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {
             cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?, filters),
@@ -160,7 +161,7 @@ pub(crate) fn answer(
         SessionStage::OneTooMany(why) => refusal(message, *why),
         SessionStage::Connected if op == Hello::OP => {
             let request: HelloRequest = message.body();
-            let reply = registry.hello(session.id, request);
+            let reply = registry.hello(session.id, session.connection.peer(), request);
             if reply.is_ok() {
                 session.program = printable(&request.program);
                 session.stage = SessionStage::Greeted;
@@ -170,7 +171,7 @@ pub(crate) fn answer(
         SessionStage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
         stage @ (SessionStage::Greeted | SessionStage::Open(_) | SessionStage::Cm) if op == ListDevice::OP => {
             let _any_time = stage;
-            made::<ListDevice>(message, registry.list_device(message.body()))
+            made::<ListDevice>(message, registry.list_device(session.connection.peer(), message.body()))
         }
         SessionStage::Greeted if op == OpenDevice::OP => {
             let peer = session.connection.peer();

@@ -62,7 +62,7 @@ use crate::{
         connection::{ClientProcess, ReceivedCall, SentReply},
         listener::ClientListener,
     },
-    config::LimitsConfig,
+    config::{LimitsConfig, RuleLimits},
     environment::Environment,
     last_work::LastWork,
     log_limiter::UserLogLimiter,
@@ -141,7 +141,8 @@ enum SessionEnd {
 }
 
 impl Clients {
-    /// Clients of these devices, that come by `listener`. `board` has a place for each worker.
+    /// Clients of these devices, that come by `listener`, whose rules have these limits. `board` has
+    /// a place for each worker.
     ///
     /// # Errors
     /// The kernel's: no file descriptors, no random bytes.
@@ -149,13 +150,14 @@ impl Clients {
         listener: ClientListener,
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
+        rules: Vec<RuleLimits>,
         board: SleepBoard,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
-        let registry = Registry::new(devices, limits, board, listener.users().clone(), filters)?;
+        let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,
@@ -570,7 +572,7 @@ impl Clients {
     /// Writes a log line about a queue pair that failed, unless there were many.
     fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
         let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
-        let ClientProcess { pid, uid, account } = connection.peer();
+        let ClientProcess { pid, uid, account, .. } = connection.peer();
         let Some(held_back) = self.failures.admit(account.0, Instant::now()) else { return };
         let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
         let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;

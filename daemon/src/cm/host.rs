@@ -11,6 +11,7 @@ use roced_types::{DeviceId, address_of, node_guid};
 
 use super::{CmDevice, IdOwner, channel::EventChannel, known_peers::KnownPeers, mad_routes::MadRoutes};
 use crate::{
+    accounts::access::DeviceSet,
     environment::{Environment, Network},
     net::{GidTableEntry, RoceVersion},
     worker::received_mads::ReceivedMad,
@@ -69,8 +70,10 @@ impl<'a, 'e> CmHost<'a, 'e> {
         }
     }
 
+    /// Those that the program may use.
     fn all(&self) -> impl Iterator<Item = DeviceId> + use<'a> {
-        self.devices.iter().map(|device| device.id)
+        let allowed = self.owner.as_ref().map_or(DeviceSet::ALL, |owner| owner.devices);
+        self.devices.iter().map(|device| device.id).filter(move |device| allowed.has(*device))
     }
 }
 
@@ -173,7 +176,7 @@ impl Host for CmHost<'_, '_> {
 
     fn any_device(&mut self) -> Option<DeviceAddress> {
         let network = &*self.environment.network;
-        let device = self.devices.iter().map(|device| device.id).find(|device| network.port(*device).link_up)?;
+        let device = self.all().find(|device| network.port(*device).link_up)?;
         let (gid_index, entry) = gids(network, device).next()?;
         Some(self.device_address(device, gid_index, &entry))
     }

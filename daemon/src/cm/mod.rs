@@ -48,7 +48,7 @@ use self::{
     refusals::RefusalLog,
 };
 use crate::{
-    accounts::ledger::eighth_of_open_files,
+    accounts::{access::DeviceSet, ledger::eighth_of_open_files},
     client_socket::connection::ClientProcess,
     config::CmLimits,
     environment::Environment,
@@ -114,6 +114,8 @@ enum Departed {
 struct IdOwner {
     uid: u32,
     account: AccountId,
+    /// Devices that it may use.
+    devices: DeviceSet,
     /// Its threads close channels.
     user: UserAccount,
     is_privileged: bool,
@@ -168,9 +170,9 @@ impl ConnectionService {
 
     /// A session opens the connection manager.
     pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, user: UserAccount, is_privileged: bool) {
-        let ClientProcess { uid, account, .. } = peer;
+        let ClientProcess { uid, account, access, .. } = peer;
         self.ids.add_owner(owner_of(session), account.0);
-        self.owners.insert(session, IdOwner { uid, account, user, is_privileged });
+        self.owners.insert(session, IdOwner { uid, account, devices: access.devices, user, is_privileged });
     }
 
     /// A session is gone: its channels at once, its identifiers by and by.

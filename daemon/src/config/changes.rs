@@ -51,7 +51,10 @@ impl Config {
             mode => Restart,
         });
         compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, group => Restart, });
-        compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
+        compare!(changes, "net", &self.net, &new.net, NetConfig {
+            resolve_timeout_ms => Apply,
+            denied_peers => Apply,
+        });
         let LimitsConfig { clients, account, client, device, cm } = &self.limits;
         // Tables have the size of the limit.
         if *clients != new.limits.clients {
@@ -97,6 +100,10 @@ impl Config {
             channels_of_user => Apply,
             groups_of_user => Apply,
         });
+        // Names are looked up before the daemon serves.
+        if self.access != new.access {
+            changes.add("", "access", Effect::Restart);
+        }
         if self.workers != new.workers {
             changes.add("", "worker", Effect::Restart);
         }

@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    net::IpAddr,
     path::PathBuf,
 };
 
+use ipnet::IpNet;
 use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_steering::{self, QUEUES_MAX};
@@ -13,22 +15,24 @@ use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
     AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
-    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig,
+    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access,
     reader::{ConfigSection, TextRule},
 };
 
 /// As many as there are numbers.
-const QPS_MAX: u32 = Qpn::INDEX_COUNT * EndpointId::COUNT as u32;
+pub(super) const QPS_MAX: u32 = Qpn::INDEX_COUNT * EndpointId::COUNT as u32;
 
 const ABSOLUTE_PATH: TextRule = TextRule {
     allowed: "an absolute path of at most 107 bytes",
     holds: |path| path.starts_with('/') && path.len() <= 107 && !path.contains('\0'),
 };
 
-const GROUP: TextRule = TextRule {
-    allowed: "the name of a group, 1 to 32 characters",
-    holds: |name| (1..=32).contains(&name.len()) && !name.contains([':', '\0', '\n']),
-};
+const GROUP: TextRule = TextRule { allowed: "the name of a group, 1 to 32 characters", holds: is_account_name };
+
+/// The name of a user or group.
+pub(super) fn is_account_name(name: &str) -> bool {
+    (1..=32).contains(&name.len()) && !name.contains([':', '\0', '\n'])
+}
 
 const DEVICE_NAME: TextRule = TextRule {
     allowed: "1 to 63 letters, digits, '-', '_' or '.'",
@@ -54,7 +58,9 @@ pub(super) fn config(top: &ConfigSection<'_, '_>, cores: &[u32]) -> Config {
     let limits = top.section("limits", limits);
     let workers = workers(top, cores);
     let devices = devices(top, workers.len() as u32);
-    Config { log, control, admin, net, limits, workers, devices }
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let access = access::rules(top, &names);
+    Config { log, control, admin, net, limits, access, workers, devices }
 }
 
 fn log(section: &ConfigSection<'_, '_>) -> LogConfig {
@@ -85,7 +91,32 @@ fn net(section: &ConfigSection<'_, '_>) -> NetConfig {
     let default = NetConfig::default();
     NetConfig {
         resolve_timeout_ms: section.number("resolve_timeout_ms", "ms", default.resolve_timeout_ms, 100..=60_000),
+        denied_peers: networks(section, "denied_peers"),
     }
+}
+
+const DENIED_MAX: usize = 64;
+
+const NETWORKS_ALLOWED: &str = "an array of up to 64 networks, as \"10.9.0.0/16\" or \"fd00::/8\", or addresses";
+
+fn networks(section: &ConfigSection<'_, '_>, key: &str) -> Vec<IpNet> {
+    section.note(key, "[]", NETWORKS_ALLOWED);
+    if section.take(key).is_none() {
+        return Vec::new();
+    }
+    let Some(array) = section.array(key).filter(|array| array.len() <= DENIED_MAX) else {
+        section.refuse(key, format!("not allowed: it must be {NETWORKS_ALLOWED}"));
+        return Vec::new();
+    };
+    let mut networks = Vec::new();
+    for (index, element) in array.iter().enumerate() {
+        let text = element.get_ref().as_str().unwrap_or_default();
+        match text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
+            Ok(network) => networks.push(network),
+            Err(_) => section.refuse_element(key, index, format!("not a network: it must be {NETWORKS_ALLOWED}")),
+        }
+    }
+    networks
 }
 
 fn limits(section: &ConfigSection<'_, '_>) -> LimitsConfig {

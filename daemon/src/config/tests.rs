@@ -7,7 +7,7 @@ const DOCUMENTED: &str = include_str!("../../../config/roced.toml");
 /// The documented file with its `#key = value` lines in force.
 fn with_optional_keys() -> String {
     let uncomment = |line: &'static str| match line.strip_prefix('#') {
-        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest,
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
         _ => line,
     };
     DOCUMENTED.lines().map(uncomment).collect::<Vec<_>>().join("\n")
@@ -270,4 +270,36 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(text.contains("one to start from"), "{text}");
     let text = Config::load(Path::new("/")).expect_err("a folder").to_string();
     assert!(!text.contains("one to start from"), "{text}");
+}
+
+#[test]
+fn rules_of_access_are_read_in_their_order() {
+    let text = device("")
+        + "[[access]]\nusers = [\"anna\", 1000]\ngroups = [50]\ndevices = [\"roce0\"]\nqps = 7\nweight = 4\n\
+                             [[access]]\ndevices = []\n";
+    let config = parsed(&text);
+    let [first, last] = &config.access[..] else { panic!("two rules: {:?}", config.access) };
+    assert_eq!(first.users, [AccountName::Named("anna".into()), AccountName::Numbered(1000)]);
+    assert_eq!((&first.groups[..], first.limits.qps), (&[AccountName::Numbered(50)][..], Some(7)));
+    assert_eq!((first.devices.as_deref(), first.limits.weight), (Some(&["roce0".to_owned()][..]), 4));
+    assert_eq!((last.devices.as_deref(), last.limits.weight), (Some(&[][..]), 1));
+    let others = AccountLimits { cqs: 5, qps: Some(3), ..AccountLimits::default() };
+    let limits = first.limits.over(&others);
+    assert_eq!((limits.qps, limits.cqs), (Some(7), 5));
+    assert_eq!(last.limits.over(&others), others);
+}
+
+#[test]
+fn wrong_rules_of_access_are_named() {
+    for (rule, key) in [
+        ("users = []", "access[0].users"),
+        ("users = \"anna\"", "access[0].users"),
+        ("users = [\"a:b\"]", "access[0].users[0]"),
+        ("groups = [-1]", "access[0].groups[0]"),
+        ("devices = [\"roce7\"]", "access[0].devices[0]"),
+        ("weight = 17", "access[0].weight"),
+        ("weight = 2\n[[access]]\nusers = [1]", "access[1]."),
+    ] {
+        assert_eq!(problem(&format!("[[access]]\n{rule}")).1, key, "{rule}");
+    }
 }

@@ -27,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
 use netlink_packet_route::{
     RouteNetlinkMessage,
     address::AddressMessage,
@@ -162,6 +163,8 @@ pub struct Net {
     silent_neighbors: LogLimiter,
     memberships: Memberships,
     resolve_timeout: Duration,
+    /// Nothing is sent to hosts of these.
+    denied: Vec<IpNet>,
 }
 
 impl Net {
@@ -187,6 +190,7 @@ impl Net {
             silent_neighbors: LogLimiter::default(),
             memberships: Memberships::default(),
             resolve_timeout,
+            denied: Vec::new(),
         };
         for DeviceInterface { device, name } in interfaces {
             let (ifindex, link) =
@@ -215,6 +219,14 @@ impl Net {
     /// Sets how long a neighbor may take to answer, for destinations that are asked for from now on.
     pub fn set_resolve_timeout(&mut self, timeout: Duration) {
         self.resolve_timeout = timeout;
+    }
+
+    /// From now on there is no way to hosts of these networks, nor for destinations that are followed.
+    pub fn set_denied(&mut self, denied: Vec<IpNet>) {
+        if self.denied != denied {
+            self.denied = denied;
+            self.follows.on_routes(Instant::now());
+        }
     }
 
     /// Readable when something changed.
@@ -509,7 +521,8 @@ impl Net {
             return View::Known(NextHop::Local(local));
         }
         if ask_route {
-            let hop = self.find_hop(follow);
+            let is_denied = self.denied.iter().any(|denied| denied.contains(&follow.destination));
+            let hop = if is_denied { None } else { self.find_hop(follow) };
             follow.set_hop(hop, now);
         }
         let Some(hop) = follow.hop else { return View::NoWay };

@@ -10,6 +10,7 @@ use roced_memory::{
 use roced_transport::{
     ah::AhEntry,
     counters::QpCounters,
+    denied_sources::DeniedSources,
     mr::{Mr, MrKey},
     own_addresses::OwnAddresses,
     qp::{PathState, Qp, ReplayMemory},
@@ -87,6 +88,8 @@ pub enum Command {
     /// The addresses of a device itself, from which no datagram comes to it by its network.
     /// [`Answer::Done`].
     SetOwnAddresses(DeviceId, OwnAddresses),
+    /// Networks from which no frame is accepted by a device. [`Answer::Done`].
+    SetDeniedSources(DeviceId, DeniedSources),
     /// A datagram queue pair of a device, on whichever worker, is of a multicast group.
     /// [`Answer::Done`].
     Attach {

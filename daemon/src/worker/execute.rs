@@ -81,6 +81,13 @@ impl<N: Nic> Worker<N> {
                 }
                 None => missing(),
             },
+            Command::SetDeniedSources(device, denied) => match self.endpoint_of(device) {
+                Some(endpoint) => {
+                    endpoint.set_denied_sources(denied);
+                    Answer::Done
+                }
+                None => missing(),
+            },
             Command::Attach { device, qpn, group } => match self.endpoint_of(device) {
                 Some(endpoint) => done_or_refused(endpoint.attach(qpn, group)),
                 None => missing(),

@@ -533,7 +533,7 @@ impl QpTable {
     /// Tenant of the session in a slot.
     fn tenant(&self, slot: u32) -> Tenant {
         let session = &self.sessions[slot as usize].as_ref().expect("an occupied slot").session;
-        Tenant { account: session.account, client: session.session }
+        Tenant { account: session.account, client: session.session, weight: session.weight }
     }
 
     fn slot_of(&self, session: SessionId) -> Option<u32> {

@@ -319,7 +319,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             window_packets: 64,
             credits: true,
         };
-        let mut qp = Qp::new(config).with_tenant(Tenant { account: self.account, client: client.session });
+        let mut qp = Qp::new(config).with_tenant(Tenant { account: self.account, client: client.session, weight: 1 });
         if let Some(srq) = &client.srq {
             qp = qp.with_srq(&srq.config);
             rings.shared = true;

@@ -33,9 +33,10 @@ use nix::{
     },
 };
 use roced::{
+    accounts::access::AccessRules,
     client_socket::listener::ClientListener,
     clients::{Clients, DeviceSetup},
-    config::LimitsConfig,
+    config::{AccessRule, LimitsConfig},
     environment::{DevicePort, Environment, Network, WorkerAccess},
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
@@ -318,12 +319,14 @@ pub(crate) struct How {
     pub(crate) qps: u32,
     /// Mappings of all users, and of one, if not as many as this machine allows.
     pub(crate) mappings: Option<(u32, u32)>,
+    /// Rules of the operator.
+    pub(crate) access: Vec<AccessRule>,
 }
 
 impl Default for How {
     fn default() -> Self {
         let policy = Policy::Sleep { spin: Nanos::from_micros(20) };
-        Self { workers: 2, policy, limits: LimitsConfig::default(), qps: 64, mappings: None }
+        Self { workers: 2, policy, limits: LimitsConfig::default(), qps: 64, mappings: None, access: Vec::new() }
     }
 }
 
@@ -335,7 +338,8 @@ impl Served {
     pub(crate) fn start_as(how: How) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let socket = folder.path().join("roced.sock");
-        let listener = ClientListener::bind(&socket, None, 0o600).expect("a free path");
+        let rules = AccessRules::look_up(&how.access, [DEVICE].into_iter()).expect("numbers");
+        let listener = ClientListener::bind(&socket, None, 0o600).expect("a free path").with_rules(rules);
         let told = Arc::new(Mutex::new(Told::new()));
         let (jobs, todo) = mpsc::channel();
         let doorbell = Arc::new(EventFd::new().expect("an eventfd"));
@@ -485,7 +489,9 @@ impl Control {
         };
         let told = Arc::clone(&self.network.told);
         let mut workers = MaybeStuck { workers: workers::Workers::new(handles, endpoints), told };
-        let mut clients = Clients::new(listener, vec![setup], how.limits, board, mads.filters()).expect("an epoll set");
+        let rules = how.access.into_iter().map(|rule| rule.limits).collect();
+        let mut clients =
+            Clients::new(listener, vec![setup], how.limits, rules, board, mads.filters()).expect("an epoll set");
         if let Some((most, most_of_a_user)) = how.mappings {
             clients = clients.with_mappings(most, most_of_a_user);
         }

@@ -148,6 +148,8 @@ pub enum Refusal {
     NotProxied = 21,
     /// The connection manager refuses `[errno, as Linux gives it in this case]`.
     Cm = 22,
+    /// A rule of the operator does not allow this user the device `[place of the rule, from 0]`.
+    Forbidden = 23,
 }
 
 impl Refusal {

@@ -73,3 +73,30 @@ pub(crate) fn a_wrong_config_changes_nothing(_: &Settings) -> Result<()> {
     // Named by the next reload as well.
     reload(&lab, &before, "no change")
 }
+
+/// A denied network is reached no more, connections to it fail, and its frames are dropped; as soon as it is allowed again all goes.
+pub(crate) fn denied_peers_are_kept_out_both_ways(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let before = fs::read_to_string(lab.config(Host::A))?;
+    let server = Server::start(&lab, Host::B, &[])?;
+    let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "20", "--json"])?;
+    let sends = || Ok(lab.ctl(Host::A, "qps")?["qps"].as_array().is_some_and(|qps| !qps.is_empty()));
+    ensure!(within(SOON, sends)?, "{:#}", lab.ctl(Host::A, "qps")?);
+    let network = format!("{PEER_IPV4}/32");
+    let after = format!("{before}\n[net]\ndenied_peers = [\"{network}\"]\n");
+    reload(&lab, &after, "keys=\"net.denied_peers\"")?;
+    load.end(SOON)?.failure()?;
+    let dropped = || -> Result<bool> {
+        let counters = lab.run(Host::A, "rocectl", &["counters", "--json"], SOON)?.success()?;
+        let counters: serde_json::Value = serde_json::from_str(&counters)?;
+        Ok(counters.to_string().contains("drop_denied_source"))
+    };
+    ensure!(within(SOON, dropped)?, "no counter of dropped frames");
+    drop(server);
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let refused =
+        lab.run(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "1"], SOON)?.failure()?;
+    ensure!(refused.contains("no route"), "{refused}");
+    reload(&lab, &before, "applied")?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}

@@ -236,7 +236,7 @@ impl Daemon {
             qps_per_endpoint: QPS,
         };
         let filters = Arc::new(MadFilters::new(1000));
-        let clients = Clients::new(listener, vec![setup], limits, board, &filters).expect("an epoll set");
+        let clients = Clients::new(listener, vec![setup], limits, Vec::new(), board, &filters).expect("an epoll set");
         Self { clients, crew, net: Net::new(), raws: [const { None }; CLIENTS], socket }
     }
 

@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn an_account_with_one_queue_pair_in_line_is_admitted_as_often_as_one_with_a_thousand() {
         let mut all = InFlight::new(32, 16, 1001);
-        let owner = |account, client| Tenant { account: AccountId(account), client: SessionId(client) };
+        let owner = |account, client| Tenant { account: AccountId(account), client: SessionId(client), weight: 1 };
         let mut shares = [InFlightShare::default(); 1001];
         for slot in 0..1001 {
             all.add(slot, owner(u32::from(slot < 1000), slot % 3));

@@ -99,6 +99,7 @@ impl Endpoint {
 
     /// Checks a packet before it may change anything.
     fn admit(&self, packet: &Packet<'_>, origin: FrameOrigin, now: Nanos) -> Result<Destination, DropReason> {
+        self.denied_sources.check(&packet.source, origin)?;
         // One compare for multicast and queue pair 1: all numbers that no queue pair has.
         if packet.bth.dest_qpn.is_reserved() {
             return self.admit_reserved(packet, origin);

@@ -71,7 +71,7 @@ const OURS: u64 = 800_000;
 /// A pair with queue pairs 5 and on of account 1, [`MANY`] of them, and one more of account 2, if
 /// it is another one; all have more to send than they can.
 fn crowd(settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
-    let tenant = |account| Tenant { account: AccountId(account), client: SessionId(account) };
+    let tenant = |account| Tenant { account: AccountId(account), client: SessionId(account), weight: 1 };
     let mut pair = Pair::unconnected(Settings { max_qps: MANY + 1, ..settings });
     pair.connect();
     // The first was made without a tenant.

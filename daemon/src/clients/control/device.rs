@@ -92,15 +92,23 @@ impl OpenedDevice {
 }
 
 impl Registry {
-    pub(super) fn hello(&self, session: SessionId, request: HelloRequest) -> CallReply<Hello> {
+    /// Devices that a client may open, in their order.
+    fn devices_of(&self, peer: ClientProcess) -> impl Iterator<Item = &OpenedDevice> {
+        self.devices.iter().filter(move |device| peer.access.devices.has(device.setup.id))
+    }
+
+    pub(super) fn hello(&self, session: SessionId, peer: ClientProcess, request: HelloRequest) -> CallReply<Hello> {
         if request.version != VERSION {
             return Err(Refused::with(Refusal::Version, VERSION, request.version));
         }
-        Ok((HelloReply { version: VERSION, session: session.0, devices: self.devices.len() as u32 }, Vec::new()))
+        Ok((
+            HelloReply { version: VERSION, session: session.0, devices: self.devices_of(peer).count() as u32 },
+            Vec::new(),
+        ))
     }
 
-    pub(super) fn list_device(&self, request: Index) -> CallReply<ListDevice> {
-        let device = self.devices.get(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
+    pub(super) fn list_device(&self, peer: ClientProcess, request: Index) -> CallReply<ListDevice> {
+        let device = self.devices_of(peer).nth(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
         Ok((DeviceName::new(&device.setup.name), Vec::new()))
     }
 
@@ -114,13 +122,17 @@ impl Registry {
         let wanted = request.as_str();
         let device = self.devices.iter().find(|device| Some(device.setup.name.as_str()) == wanted);
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
+        if !peer.access.devices.has(setup.id) {
+            return Err(Refused::with(Refusal::Forbidden, peer.access.rule.map_or(0, |rule| rule.0 as u64), 0u64));
+        }
         let places = &setup.endpoints;
         let workers = places.len() as u32;
         let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
         let (mut halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
-        halves.iter_mut().for_each(|half| half.account = peer.account);
+        let weight = self.ledger.weight(peer.access.rule);
+        halves.iter_mut().for_each(|half| (half.account, half.weight) = (peer.account, weight));
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
             let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());

@@ -149,7 +149,11 @@ impl CallHandler<'_, '_> {
             credits,
         };
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
-        let tenant = Tenant { account: self.objects.peer.account, client: self.session };
+        let tenant = Tenant {
+            account: self.objects.peer.account,
+            client: self.session,
+            weight: self.registry.ledger.weight(self.objects.peer.access.rule),
+        };
         let mut qp = Qp::new(config).with_tenant(tenant);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
