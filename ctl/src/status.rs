@@ -1,6 +1,6 @@
 //! `rocectl status`: devices, their queues and GIDs, workers, clients.
 
-use roced_report::{DeviceReport, SessionReport, StatusReport, WorkerReport};
+use roced_report::{DeviceReport, SandboxReport, SessionReport, StatusReport, WorkerReport};
 
 use crate::{
     table::{
@@ -21,6 +21,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     gids(&report.devices).append(&mut text, "none: the interfaces have no address");
     workers(&report.workers).append(&mut text, "none");
     clients(&report.sessions).append(&mut text, "none connected");
+    sandbox(&report.sandbox).append(&mut text, "not in force: the daemon runs with --no-sandbox");
     text
 }
 
@@ -136,6 +137,25 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
             units::bytes(session.memory.migrated_bytes),
             units::bytes(session.memory.file_backed_bytes),
             units::bytes(session.memory.proxied_bytes),
+        ]);
+    }
+    section
+}
+
+fn sandbox(sandbox: &SandboxReport) -> TableSection {
+    let columns = [Text("thread"), Number("system calls"), Text("capabilities"), Text("files (Landlock)")];
+    let mut section = TableSection::new("Sandbox", &columns);
+    let or_none = |list: &[String]| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    for thread in &sandbox.threads {
+        let files = match sandbox.landlock.starts_with("version") {
+            true => or_none(&thread.files),
+            false => format!("any: Landlock is {}", sandbox.landlock),
+        };
+        section.row([
+            thread.thread.clone(),
+            thread.system_calls.len().to_string(),
+            or_none(&thread.capabilities),
+            files,
         ]);
     }
     section

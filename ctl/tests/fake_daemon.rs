@@ -15,8 +15,8 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use roced_report::{
-    CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SessionReport,
-    StatusReport, WorkerReport,
+    CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SandboxReport,
+    SandboxedThreadReport, SessionReport, StatusReport, WorkerReport,
 };
 use tempfile::TempDir;
 
@@ -105,6 +105,16 @@ fn status() -> StatusReport {
             queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into(), reason: "configured".into() }],
         }],
         workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), polls: 1_000_000, sleeps: 12 }],
+        sandbox: SandboxReport {
+            in_force: true,
+            landlock: "version 7".into(),
+            threads: vec![SandboxedThreadReport {
+                thread: "control".into(),
+                system_calls: vec!["futex".into(), "read".into()],
+                capabilities: vec!["CAP_NET_ADMIN".into()],
+                files: vec!["/proc (read)".into()],
+            }],
+        },
     }
 }
 
@@ -174,10 +184,24 @@ fn status_names_every_thing_with_its_unit() {
         "fd00:10::1  v2    7",
         "1,000,000",
         "64 MiB",
+        "control             2  CAP_NET_ADMIN  /proc (read)",
     ] {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
     assert!(shown.lines().all(|line| line == line.trim_end()), "no spaces at the ends of lines");
+}
+
+#[test]
+fn status_says_when_the_daemon_is_not_confined() {
+    let mut report = status();
+    report.sandbox.landlock = "not enabled in this kernel (lsm=)".into();
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["status"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("any: Landlock is not enabled in this kernel") && !shown.contains("/proc"), "{shown}");
+    report.sandbox = SandboxReport::default();
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["status"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("Sandbox\n  not in force: the daemon runs with --no-sandbox"), "{shown}");
 }
 
 #[test]

@@ -47,7 +47,10 @@ use nix::{
         signalfd::{SfdFlags, SignalFd, siginfo},
     },
 };
-use roced_memory::{access_log, heap};
+use roced_memory::{
+    access_log, heap,
+    thread_start::{HelperThread, on_thread_start},
+};
 use roced_transport::{
     denied_sources::{DeniedSources, GidPrefix},
     own_addresses::OwnAddresses,
@@ -72,6 +75,7 @@ use crate::{
     config::{Config, ConfigSource, Credits},
     environment::Environment,
     net::{Net, NetworkChange},
+    sandbox::{Confinement, Sandbox, ServedPaths, ThreadKind},
     systemd::ServiceManager,
     worker::{
         command::{Command, QueueMailbox},
@@ -115,25 +119,52 @@ const WORKER_EVENTS: usize = 64;
 ///
 /// # Errors
 /// The reason why it cannot serve, or cannot continue, as a chain that ends in a next step.
-pub fn run(config: Config, source: ConfigSource) -> anyhow::Result<()> {
+pub fn run(config: Config, source: ConfigSource, confinement: Confinement) -> anyhow::Result<()> {
     // Before any thread is made, so that every thread has them blocked and the control thread reads
     // them.
     let signals = block_signals().context("cannot take signals")?;
-    run_until(config, source, signals)
+    run_until(config, source, signals, confinement)
 }
 
-fn run_until(mut config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
+fn run_until(
+    mut config: Config,
+    source: ConfigSource,
+    signals: SignalFd,
+    confinement: Confinement,
+) -> anyhow::Result<()> {
     let mut service = ServiceManager::from_environment();
     let Some(checked) = waiting::check(&mut config, &source, &signals, &mut service)? else { return Ok(()) };
     // Dropped last, when the sockets are gone.
     let mut folders = SocketFolders::default();
-    let mut daemon = Daemon::start(config, source, signals, service, checked, &mut folders)?;
+    let sandbox = sandbox(confinement, &config, &source)?;
+    let mut daemon = Daemon::start(config, source, signals, service, checked, &mut folders, sandbox)?;
     let served = daemon.open_up().and_then(|()| {
         folders.keep();
+        daemon.sandbox.enter(ThreadKind::Control).context(NO_SANDBOX)?;
+        daemon.sandbox.log();
         daemon.serve()
     });
     daemon.stop();
     served
+}
+
+/// The next step where a thread cannot be confined.
+const NO_SANDBOX: &str = "the daemon cannot be confined: `roced run --no-sandbox` runs it without that";
+
+fn sandbox(confinement: Confinement, config: &Config, source: &ConfigSource) -> anyhow::Result<Sandbox> {
+    if confinement == Confinement::Off {
+        return Ok(Sandbox::off());
+    }
+    let sockets = vec![config.control.socket.clone(), config.admin.socket.clone()];
+    let sandbox = Sandbox::prepare(ServedPaths { config: source.file.clone(), sockets }).context(NO_SANDBOX)?;
+    let helpers = sandbox.clone();
+    on_thread_start(move |thread| {
+        helpers.enter_or_abort(match thread {
+            HelperThread::Copy => ThreadKind::Copy,
+            HelperThread::User => ThreadKind::User,
+        });
+    });
+    Ok(sandbox)
 }
 
 /// Signals that would end the process, which no operator wants.
@@ -226,6 +257,7 @@ struct Daemon {
     service: ServiceManager,
     watchdog: Watchdog,
     stall_attribution: StallAttribution,
+    sandbox: Sandbox,
     watchdog_due: Instant,
     watch_devices_at: Instant,
     since: Instant,
@@ -240,6 +272,7 @@ impl Daemon {
         service: ServiceManager,
         checked: Checked,
         folders: &mut SocketFolders,
+        sandbox: Sandbox,
     ) -> anyhow::Result<Self> {
         heap::return_large_blocks();
         // First the sockets: another roced that serves is not disturbed, and clients that come now
@@ -254,9 +287,9 @@ impl Daemon {
         let admin = Admin::open(&config.admin.socket, config.admin.group.as_deref())
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let attacher = Attacher::new()?;
+        let attacher = Attacher::start(&sandbox)?;
         let Started { devices, mut workers, queue_mailboxes, threads, events, mads, board } =
-            start::start(&config, &checked)?;
+            start::start(&config, &checked, &sandbox)?;
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
         let rules = config.access.iter().map(|rule| rule.limits.clone()).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), rules, board, mads.filters())
@@ -285,6 +318,7 @@ impl Daemon {
             service,
             watchdog: Watchdog::default(),
             stall_attribution: StallAttribution::default(),
+            sandbox,
             watchdog_due: now + watchdog::PERIOD,
             watch_devices_at: now + watchdog::PERIOD,
             since: now,

@@ -26,7 +26,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget};
+use crate::{
+    config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget},
+    sandbox::Confinement,
+};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -54,6 +57,9 @@ enum Command {
         /// The config file
         #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
         config: PathBuf,
+        /// Do not confine the daemon: for debuggers and tracers
+        #[arg(long)]
+        no_sandbox: bool,
     },
     /// Say everything that is wrong with a config file
     CheckConfig {
@@ -68,7 +74,7 @@ enum Command {
 const WRONG_CONFIG: u8 = 78;
 
 /// Executes the command line; `run` serves with a config until it is told to stop.
-pub fn main(run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> ExitCode {
+pub fn main(run: impl FnOnce(Config, ConfigSource, Confinement) -> anyhow::Result<()>) -> ExitCode {
     match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -79,13 +85,17 @@ pub fn main(run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> Exi
     }
 }
 
-fn dispatch(command: Command, run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn dispatch(
+    command: Command,
+    run: impl FnOnce(Config, ConfigSource, Confinement) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     match command {
         Command::CheckConfig { file } => check_config(&file),
-        Command::Run { config: file } => {
+        Command::Run { config: file, no_sandbox } => {
             let config = Config::load(&file)?;
             let set_log_level = start_log(&config.log)?;
-            run(config, ConfigSource { file, set_log_level })
+            let confinement = if no_sandbox { Confinement::Off } else { Confinement::On };
+            run(config, ConfigSource { file, set_log_level }, confinement)
         }
     }
 }
@@ -216,7 +226,7 @@ mod tests {
     fn run_reads_the_installed_config_unless_told_another() {
         let parse =
             |arguments: &[&str]| match DaemonArgs::try_parse_from(arguments).expect("a good command line").command {
-                Command::Run { config } => config,
+                Command::Run { config, .. } => config,
                 Command::CheckConfig { file } => file,
             };
         assert_eq!(parse(&["roced", "run"]), Path::new("/etc/roced/roced.toml"));
@@ -263,8 +273,8 @@ mod tests {
     fn a_wrong_config_keeps_the_daemon_from_starting() {
         let file = tempfile::NamedTempFile::new().expect("a scratch file");
         std::fs::write(file.path(), "[[device]]\nname = 1\n").expect("the scratch file can be written");
-        let command = Command::Run { config: file.path().into() };
-        let error = dispatch(command, |_, _| panic!("it must not start")).expect_err("the config is wrong");
+        let command = Command::Run { config: file.path().into(), no_sandbox: false };
+        let error = dispatch(command, |_, _, _| panic!("it must not start")).expect_err("the config is wrong");
         let text = format!("{error:#}");
         assert!(text.contains("2 mistake(s)") && text.contains(":2:8: device[0].name"), "{text}");
     }

@@ -12,6 +12,7 @@
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
 //! | `peer_groups` | groups of processes that connect |
+//! | [`sandbox`] | confinement of each thread: capabilities, files, system calls |
 //! | `last_work` | bounds of work that was posted before the end of a queue pair or a session |
 //!
 //! Workers reach the interface through [`worker::nic::Nic`], which the crate `xdp` implements.
@@ -30,5 +31,6 @@ mod log_limiter;
 pub mod net;
 mod numbers;
 mod peer_groups;
+pub mod sandbox;
 pub mod systemd;
 pub mod worker;

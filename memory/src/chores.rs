@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::thread_start::{self, HelperThread};
+
 /// Threads of a user. One does all of it; others begin while it does not get on.
 const THREADS: u32 = 4;
 
@@ -64,7 +66,11 @@ impl Chores {
             state.threads += 1;
             drop(state);
             let chores = Arc::clone(self);
-            let spawned = thread::Builder::new().name("roced-user".into()).spawn(move || chores.work());
+            let work = move || {
+                thread_start::begin(HelperThread::User);
+                chores.work();
+            };
+            let spawned = thread::Builder::new().name("roced-user".into()).spawn(work);
             if spawned.is_err() {
                 self.do_without_thread();
             }

@@ -19,6 +19,7 @@
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
+//! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
 
 pub mod access_log;
@@ -35,4 +36,5 @@ pub mod queues;
 pub mod quota;
 pub mod sigbus;
 pub(crate) mod stall_budget;
+pub mod thread_start;
 pub mod users;

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     config::Config,
     net::Net,
+    sandbox::Sandbox,
     worker::{
         command::{Answer, Command},
         metrics::WorkerSnapshot,
@@ -35,12 +36,12 @@ impl Daemon {
     pub(super) fn answer_operators(&mut self) {
         // An order takes the whole daemon, so it is taken out of the answers.
         let mut orders = Vec::new();
-        let Self { config, net, devices, workers, clients, admin, since, .. } = self;
+        let Self { config, net, devices, workers, clients, admin, sandbox, since, .. } = self;
         admin.serve(Instant::now(), |question, uid| {
             let sessions = clients.reports().collect();
             let uptime = since.elapsed();
             let cm = clients.cm_counters();
-            let mut asked = Asked { config, net, devices, workers, sessions, cm, uptime };
+            let mut asked = Asked { config, net, devices, workers, sandbox, sessions, cm, uptime };
             let mut order = |name: &str, order| {
                 check_operator(uid)?;
                 let (device, report) = asked.order(name, order)?;
@@ -98,6 +99,7 @@ struct Asked<'a> {
     net: &'a Net,
     devices: &'a [ServedDevice],
     workers: &'a mut Workers,
+    sandbox: &'a Sandbox,
     sessions: Vec<SessionReport>,
     cm: Vec<(&'static str, u64)>,
     uptime: Duration,
@@ -142,6 +144,7 @@ impl Asked<'_> {
                     sleeps: snapshot.worker.sleeps,
                 })
                 .collect(),
+            sandbox: self.sandbox.report(),
         })
     }
 

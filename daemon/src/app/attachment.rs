@@ -11,10 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use nix::{
-    errno::Errno,
-    sys::eventfd::{EfdFlags, EventFd},
-};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
 use roced_xdp::{NicQueue, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
@@ -24,10 +21,14 @@ use super::queue_watch::{LinkQueues, QueueWatch};
 use crate::{
     config::{self, QueueOwner, Queues},
     net::Net,
+    sandbox::{Sandbox, ThreadKind},
 };
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_TAG_BYTES: usize = 4;
+
+/// Name of the threads that attach.
+const ATTACH_THREAD: &str = "roced-attach";
 
 /// The wait for a busy queue after another one has stayed busy for the whole time.
 const FURTHER_BUSY_WAIT: Duration = Duration::from_millis(50);
@@ -422,34 +423,59 @@ impl Attempt {
     }
 }
 
-/// Makes attempts in threads of their own, and collects the results.
+/// Makes attempts in threads of their own, and collects the results. A thread that is older than
+/// the control thread's sandbox starts them: attaching takes more than the control thread may do.
 #[derive(Debug)]
 pub(super) struct Attacher {
+    attempts: mpsc::Sender<Attempt>,
     results: mpsc::Receiver<(DeviceId, anyhow::Result<Attached>)>,
+    doorbell: Arc<EventFd>,
+}
+
+/// Where an attempt leaves its result.
+#[derive(Clone)]
+struct AttachResults {
     sender: mpsc::Sender<(DeviceId, anyhow::Result<Attached>)>,
     doorbell: Arc<EventFd>,
 }
 
+impl AttachResults {
+    fn give(&self, device: DeviceId, result: anyhow::Result<Attached>) {
+        // Without a receiver the daemon stops: the attachment is undone.
+        if self.sender.send((device, result)).is_ok() {
+            let _ = self.doorbell.write(1);
+        }
+    }
+}
+
+/// Starts a thread for each attempt, until the daemon stops.
+fn start_attempts(attempts: &mpsc::Receiver<Attempt>, results: &AttachResults) {
+    while let Ok(attempt) = attempts.recv() {
+        let (device, own) = (attempt.device, results.clone());
+        let make = move || own.give(device, attempt.make());
+        if let Err(error) = thread::Builder::new().name(ATTACH_THREAD.into()).spawn(make) {
+            results.give(device, Err(error).context("no thread to attach the XDP program"));
+        }
+    }
+}
+
 impl Attacher {
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(super) fn start(sandbox: &Sandbox) -> anyhow::Result<Self> {
         let (sender, results) = mpsc::channel();
-        let doorbell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Self { results, sender, doorbell: Arc::new(doorbell) })
+        let (attempts, to_start) = mpsc::channel();
+        let doorbell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let (results_of_all, sandbox) = (AttachResults { sender, doorbell: Arc::clone(&doorbell) }, sandbox.clone());
+        let begin = move || {
+            sandbox.enter_or_abort(ThreadKind::Attach);
+            start_attempts(&to_start, &results_of_all);
+        };
+        thread::Builder::new().name(ATTACH_THREAD.into()).spawn(begin).context("no thread to attach XDP programs")?;
+        Ok(Self { attempts, results, doorbell })
     }
 
     /// Begins an attempt; at most one for each device at a time.
     pub(super) fn begin(&self, attempt: Attempt) -> anyhow::Result<()> {
-        let (sender, doorbell) = (self.sender.clone(), Arc::clone(&self.doorbell));
-        thread::Builder::new()
-            .name("roced-attach".into())
-            .spawn(move || {
-                // Without a receiver the daemon stops: the attachment is undone.
-                if sender.send((attempt.device, attempt.make())).is_ok() {
-                    let _ = doorbell.write(1);
-                }
-            })
-            .context("no thread to attach the XDP program")?;
-        Ok(())
+        self.attempts.send(attempt).map_err(|_| anyhow::anyhow!("the thread that attaches XDP programs has ended"))
     }
 
     /// The next result.

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use caps::{CapSet, Capability};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use roced_memory::queues::SleepBoard;
 use roced_transport::{
     clock::Nanos,
@@ -27,6 +28,7 @@ use super::{
 use crate::{
     config::{self, Config, IdleChoice, QueueOwner},
     net::{DeviceInterface, Net},
+    sandbox::{Sandbox, ThreadKind},
     worker::{
         command::QueueMailbox,
         endpoints::{EndpointLocation, Endpoints},
@@ -52,7 +54,10 @@ const CAPABILITIES: [(Capability, &str); 4] = [
     (Capability::CAP_NET_ADMIN, "to attach the XDP program and to ask the kernel for neighbors"),
     (Capability::CAP_NET_RAW, "to open AF_XDP sockets"),
     (Capability::CAP_BPF, "to load the XDP program"),
-    (Capability::CAP_IPC_LOCK, "to lock the memory that frames and clients' data lie in"),
+    (
+        Capability::CAP_IPC_LOCK,
+        "to lock the memory that frames and clients' data lie in, or else LimitMEMLOCK=infinity",
+    ),
 ];
 
 /// The kernel's network, looked at and found good enough.
@@ -115,6 +120,7 @@ fn check_capabilities() -> anyhow::Result<()> {
     let missing: Vec<_> = CAPABILITIES
         .iter()
         .filter(|(capability, _)| !held.contains(capability))
+        .filter(|(capability, _)| *capability != Capability::CAP_IPC_LOCK || !locks_without_limit())
         .map(|(capability, why)| format!("{capability} ({why})"))
         .collect();
     ensure!(
@@ -123,6 +129,11 @@ fn check_capabilities() -> anyhow::Result<()> {
         missing.join(", ")
     );
     Ok(())
+}
+
+/// The process may lock any memory without a capability.
+fn locks_without_limit() -> bool {
+    getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(limit, _)| limit == RLIM_INFINITY)
 }
 
 fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow::Result<()> {
@@ -138,7 +149,7 @@ fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow:
 }
 
 /// Attaches, binds and starts. A failure halfway undoes the completed part.
-pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
+pub(super) fn start(config: &Config, checked: &Checked, sandbox: &Sandbox) -> anyhow::Result<Started> {
     let mut worker_endpoints: Vec<Vec<WorkerEndpoint<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
@@ -168,7 +179,9 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     }
     let mut threads = Vec::new();
     for (worker, config) in workers.into_iter().zip(&config.workers) {
-        threads.push(spawn(worker, config.core).context("no thread for a worker")?);
+        let sandbox = sandbox.clone();
+        let confine = move || sandbox.enter_or_abort(ThreadKind::Worker);
+        threads.push(spawn(worker, config.core, confine).context("no thread for a worker")?);
     }
     let workers = Workers::new(handles, Arc::clone(&checked.endpoints));
     Ok(Started { devices: served, workers, queue_mailboxes, threads, events: receiver, mads: mad_receiver, board })

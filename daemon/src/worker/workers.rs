@@ -144,12 +144,16 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Starts `worker` in a thread of its own, on `core` if given; it gives the worker back when it was
-/// told to stop.
+/// Starts `worker` in a thread of its own, on `core` if given, which is confined by `confine` first;
+/// it gives the worker back when it was told to stop.
 ///
 /// # Errors
 /// The kernel's, when it gives no thread.
-pub fn spawn<N: Nic + Send + 'static>(mut worker: Worker<N>, core: Option<u32>) -> io::Result<JoinHandle<Worker<N>>> {
+pub fn spawn<N: Nic + Send + 'static>(
+    mut worker: Worker<N>,
+    core: Option<u32>,
+    confine: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<Worker<N>>> {
     thread::Builder::new().name(pin::thread_name(worker.id().0)).spawn(move || {
         let _abort = AbortOnPanic;
         if let Some(core) = core {
@@ -159,6 +163,7 @@ pub fn spawn<N: Nic + Send + 'static>(mut worker: Worker<N>, core: Option<u32>) 
                 tracing::warn!(worker = worker.id().0, %error, "not pinned");
             }
         }
+        confine();
         worker.run();
         worker
     })

@@ -25,7 +25,13 @@ use nix::{
 };
 
 use super::{ROOM, wait::UNSEEN};
-use crate::{descriptor::Descriptor, sigbus, stall_budget::AbandonedThread, users::OF_A_THREAD};
+use crate::{
+    descriptor::Descriptor,
+    sigbus,
+    stall_budget::AbandonedThread,
+    thread_start::{self, HelperThread},
+    users::OF_A_THREAD,
+};
 
 /// How long the copy thread looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
@@ -85,7 +91,10 @@ impl SharedRequests {
             cores: OnceLock::new(),
         });
         let copy_threads = Arc::clone(&shared);
-        let work = move || carry(&copy_threads, descriptor);
+        let work = move || {
+            thread_start::begin(HelperThread::Copy);
+            carry(&copy_threads, descriptor);
+        };
         let spawned = thread::Builder::new().name("roced-copy".into()).stack_size(128 << 10).spawn(work);
         let thread = spawned.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?.thread().clone();
         Ok((shared, thread))

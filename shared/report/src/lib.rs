@@ -60,6 +60,32 @@ pub struct StatusReport {
     pub devices: Vec<DeviceReport>,
     /// In the order of the config.
     pub workers: Vec<WorkerReport>,
+    /// Confinement of the daemon.
+    pub sandbox: SandboxReport,
+}
+
+/// The daemon's confinement of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// False with `--no-sandbox`.
+    pub in_force: bool,
+    /// Version of Landlock of the kernel, or why there is none.
+    pub landlock: String,
+    /// Each kind of thread.
+    pub threads: Vec<SandboxedThreadReport>,
+}
+
+/// The confinement of a kind of thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxedThreadReport {
+    /// The kind.
+    pub thread: String,
+    /// System calls that it may make; any other one kills the daemon.
+    pub system_calls: Vec<String>,
+    /// Capabilities that it has.
+    pub capabilities: Vec<String>,
+    /// Folders and files that it can open, with the accesses.
+    pub files: Vec<String>,
 }
 
 /// Accounts of users.

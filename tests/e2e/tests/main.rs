@@ -21,6 +21,7 @@ mod programs;
 mod quiet;
 mod refusals;
 mod reload;
+mod sandbox;
 mod srq;
 mod states;
 mod transfers;
@@ -109,6 +110,7 @@ const TESTS: &[(&str, Test)] = tests! {
         an_interface_with_more_rx_than_tx_queues_is_served a_port_with_queues_that_are_not_listed_is_warned_of
         an_mtu_that_becomes_too_small_is_warned_of;
     reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing denied_peers_are_kept_out_both_ways;
+    sandbox: every_thread_is_confined_and_serves without_it_the_daemon_says_so;
     refusals: configs_that_cannot_be_served a_daemon_that_cannot_start_leaves_no_folder
         a_service_waits_for_its_interface check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;

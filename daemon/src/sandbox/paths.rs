@@ -1,0 +1,164 @@
+//! Files that each kind of thread can open (Landlock), and no TCP. A kernel without Landlock, or
+//! with an older version of it, restricts as much as it can; reports say which.
+//!
+//! The paths are folders: a rule belongs to the file that a path leads to when it is made, and an
+//! editor replaces the config file by another one.
+#![expect(unsafe_code, reason = "system calls of Landlock, which neither libc nor nix wraps")]
+
+use std::{
+    env,
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::PathBuf,
+    ptr,
+};
+
+use libc::c_long;
+
+use super::{ServedPaths, ThreadKind, folder};
+
+/// Accesses to files: `LANDLOCK_ACCESS_FS_*` of `linux/landlock.h`.
+mod access {
+    pub(super) const WRITE_FILE: u64 = 1 << 1;
+    pub(super) const READ_FILE: u64 = 1 << 2;
+    pub(super) const READ_DIR: u64 = 1 << 3;
+    pub(super) const REMOVE_FILE: u64 = 1 << 5;
+    pub(super) const TRUNCATE: u64 = 1 << 14;
+    /// `LANDLOCK_ACCESS_NET_BIND_TCP` and `_CONNECT_TCP`.
+    pub(super) const TCP: u64 = 0b11;
+}
+
+/// `LANDLOCK_CREATE_RULESET_VERSION`, and `LANDLOCK_RULE_PATH_BENEATH`.
+const ASK_VERSION: u32 = 1;
+const PATH_BENEATH: u32 = 1;
+
+/// Accesses to files that a version of Landlock knows, by their bits.
+const fn known_accesses(version: u32) -> u64 {
+    let bits = match version {
+        0 | 1 => 13,
+        2 => 14,
+        3 | 4 => 15,
+        _ => 16,
+    };
+    (1 << bits) - 1
+}
+
+/// `struct landlock_ruleset_attr`, as far as version 4 has it.
+#[repr(C)]
+struct RulesetAttributes {
+    files: u64,
+    /// Since version 4.
+    tcp: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct PathBeneathAttributes {
+    allowed: u64,
+    parent: i32,
+}
+
+/// A folder or file, and the accesses to it that are needed.
+struct OpenPath {
+    path: PathBuf,
+    access: u64,
+    word: &'static str,
+}
+
+/// Paths that a kind of thread needs; all of them exist on every host, except where noted.
+fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
+    let read = access::READ_FILE | access::READ_DIR;
+    let write = access::WRITE_FILE | access::TRUNCATE;
+    let reads = |path: &str| OpenPath { path: path.into(), access: read, word: "read" };
+    // For the backtrace of a panic.
+    let mut all = match env::current_exe() {
+        Ok(own) => vec![OpenPath { path: own, access: access::READ_FILE, word: "read" }],
+        Err(_) => Vec::new(),
+    };
+    match kind {
+        // Which queues there are; the drivers' NAPI threads, and their switch.
+        ThreadKind::Attach => {
+            all.extend([reads("/proc"), OpenPath { path: "/sys".into(), access: read | write, word: "read, write" }]);
+        }
+        // Whether a thread that copies computes: /proc/self/task/*/stat.
+        ThreadKind::Worker => all.push(reads("/proc")),
+        // Limits and ports of the kernel, users of clients, interfaces; the switch of NAPI threads.
+        ThreadKind::Control => {
+            all.extend([reads("/proc"), OpenPath { path: "/sys".into(), access: read | write, word: "read, write" }]);
+            // To be able to turn a client away.
+            all.push(OpenPath { path: "/dev/null".into(), access: access::READ_FILE, word: "read" });
+            all.push(OpenPath { path: folder(&served.config).into(), access: access::READ_FILE, word: "read" });
+            let remove = |socket: &PathBuf| OpenPath {
+                path: folder(socket).into(),
+                access: access::REMOVE_FILE,
+                word: "remove",
+            };
+            all.extend(served.sockets.iter().map(remove));
+        }
+        ThreadKind::Copy | ThreadKind::User => {}
+    }
+    all
+}
+
+/// Paths of a kind of thread, for a report.
+pub(super) fn described(kind: ThreadKind, served: &ServedPaths) -> Vec<String> {
+    let of = |open: OpenPath| format!("{} ({})", open.path.display(), open.word);
+    open_to(kind, served).into_iter().map(of).collect()
+}
+
+/// Takes the access to all other files from the calling thread, and to TCP, for ever. Returns the
+/// kernel's Landlock, in words.
+pub(super) fn restrict(kind: ThreadKind, served: &ServedPaths) -> io::Result<String> {
+    let version = match version() {
+        Ok(version) => version,
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            return Ok("not enabled in this kernel (lsm=)".into());
+        }
+        Err(_) => return Ok("not in this kernel (CONFIG_SECURITY_LANDLOCK)".into()),
+    };
+    let rules = ruleset(version)?;
+    for open in open_to(kind, served) {
+        // A path that is missing needs no rule.
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&open.path) else { continue };
+        allow(&rules, &file, open.access & known_accesses(version))?;
+    }
+    // SAFETY: it takes numbers only.
+    result(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })?;
+    Ok(format!("version {version}"))
+}
+
+fn result(returned: c_long) -> io::Result<c_long> {
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+}
+
+fn version() -> io::Result<u32> {
+    // SAFETY: with this flag there is no structure, and the kernel returns a number.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<RulesetAttributes>(), 0_usize, ASK_VERSION)
+    };
+    result(version).map(|version| version as u32)
+}
+
+/// Rules that allow nothing of all that this version knows.
+fn ruleset(version: u32) -> io::Result<OwnedFd> {
+    let attributes = RulesetAttributes { files: known_accesses(version), tcp: access::TCP };
+    // Older kernels refuse a longer structure than theirs.
+    let bytes = if version < 4 { size_of::<u64>() } else { size_of::<RulesetAttributes>() };
+    // SAFETY: the structure has as many bytes, and the kernel reads it only.
+    let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, bytes, 0_u32) };
+    // SAFETY: a new descriptor, which no other code has.
+    result(made).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Allows accesses to a file, or to all below a folder.
+fn allow(rules: &OwnedFd, file: &File, allowed: u64) -> io::Result<()> {
+    let rule = PathBeneathAttributes { allowed, parent: file.as_raw_fd() };
+    // SAFETY: the structure is that of this kind of rule, and the kernel reads it only.
+    let added =
+        unsafe { libc::syscall(libc::SYS_landlock_add_rule, rules.as_raw_fd(), PATH_BENEATH, &raw const rule, 0_u32) };
+    result(added).map(drop)
+}
