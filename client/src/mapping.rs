@@ -12,9 +12,12 @@ use std::{
     },
 };
 
-use nix::sys::{
-    mman::{MapFlags, ProtFlags, mmap, munmap},
-    stat::fstat,
+use nix::{
+    errno::Errno,
+    sys::{
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
+        stat::fstat,
+    },
 };
 use roced_abi::{
     doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
@@ -66,7 +69,17 @@ impl ClientMapping {
         };
         // SAFETY: a new mapping at an address chosen by the kernel affects no existing memory.
         let base = unsafe { mmap(None, length, protection, flags, fd, 0) }.map_err(Error::kernel("mmap"))?;
-        Ok(Arc::new(Self { base: base.cast(), bytes, ours: true }))
+        let mapping = Self { base: base.cast(), bytes, ours: true };
+        if mode == Mode::Populated {
+            // Populating by mmap does not report pages for which there is no memory.
+            // SAFETY: changes no byte of a mapping that was made just now.
+            let populated = unsafe { madvise(base, bytes, MmapAdvise::MADV_POPULATE_WRITE) };
+            // Older kernels do not know it.
+            populated
+                .or_else(|errno| if errno == Errno::EINVAL { Ok(()) } else { Err(errno) })
+                .map_err(Error::kernel("madvise"))?;
+        }
+        Ok(Arc::new(mapping))
     }
 
     /// Wraps memory that the program has mapped.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::{
+    fcntl::{FallocateFlags, fallocate},
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap},
@@ -53,7 +54,17 @@ fn register_holes(pair: &Pair) -> (MemoryRegion, usize) {
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
     let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start));
-    (region, daemons.expect("the daemon maps it, too"))
+    let daemons = daemons.expect("the daemon maps it, too");
+    fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, BYTES as i64)
+        .expect("a hole");
+    // Another mapping in its place, in which accesses wait for missing pages: in the daemon's own
+    // they end the session.
+    // SAFETY: it replaces one of the same file, and no code has references to it.
+    unsafe {
+        mmap(NonZeroUsize::new(daemons), length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, &file, 0)
+    }
+    .expect("the same pages");
+    (region, daemons)
 }
 
 #[test]

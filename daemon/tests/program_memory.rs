@@ -23,8 +23,9 @@ use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, ProtFlags, mmap, munmap},
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
+        stat::fstat,
     },
     unistd::ftruncate,
 };
@@ -37,6 +38,7 @@ use roced_client::{
     Access, Device, Error, ExchangeCost, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration,
     SendRequest, Status,
 };
+use roced_memory::first_touch;
 use roced_report::MemoryReport;
 use roced_types::access;
 use served::{
@@ -416,6 +418,67 @@ fn a_file_that_shrinks_ends_its_session_and_no_other() {
     // SAFETY: it lives until the region is dropped.
     let other = unsafe { bystander.pd.register_at(bytes.as_mut_ptr(), 100, 0, Access::ALL) }.expect("heap");
     bystander.send(&SendRequest::write(&[other.sge(..50)], other.remote().at(50))).ok().expect("it is served on");
+}
+
+fn blocks(file: impl AsFd) -> i64 {
+    fstat(file).expect("a file").st_blocks
+}
+
+/// The first touch of a page decides the control group that it counts for.
+#[test]
+fn pages_that_the_program_has_not_touched_are_touched_by_its_registration() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let file = memfd(SealFlag::empty());
+    let mapped = Mapped::new(&file, 0, 4 * 4096, READ_WRITE);
+    assert_eq!(blocks(&file), 0);
+    let _region = mapped.register(&pair.pd, 4096..2 * 4096, Access::ALL).expect("its file is found");
+    assert_eq!(blocks(&file), 8, "of 512 bytes");
+    let readable = Mapped::new(&file, 2 * 4096, 4096, ProtFlags::PROT_READ);
+    let _region = readable.register(&pair.pd, 0..4096, Access::REMOTE_READ).expect("its file is found");
+    assert_eq!(blocks(&file), 16);
+}
+
+/// In memory of the program and of the daemon, by a client that punches them or never touches pages.
+#[test]
+fn the_daemon_makes_no_page_for_a_hole_in_registered_memory() {
+    if !is_alone("the_daemon_makes_no_page_for_a_hole_in_registered_memory") {
+        return;
+    }
+    let served = Served::start();
+    if first_touch::clients_pay().is_err() {
+        return println!("skipped: no userfaultfd here");
+    }
+    let bystander = Pair::new(&served);
+    let punched = |at: *mut u8| {
+        let at = NonNull::new(at).expect("it is mapped");
+        // SAFETY: a page of shared memory, of which no code has references.
+        unsafe { madvise(at.cast(), 4096, MmapAdvise::MADV_REMOVE) }.expect("it is shared");
+    };
+    let file = memfd(SealFlag::empty());
+    let mapped = Mapped::new(&file, 0, 4 * 4096, READ_WRITE);
+    for allocated in [false, true] {
+        for write in [false, true] {
+            let pair = Pair::new(&served);
+            let region = if allocated {
+                pair.pd.allocate(4 * 4096, Access::ALL).expect("memory")
+            } else {
+                mapped.register(&pair.pd, 0..4 * 4096, Access::ALL).expect("its file is found")
+            };
+            let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+            let there = region.remote().at(8192);
+            pair.send(&SendRequest::write(&[local.sge(..)], there)).ok().expect("a page that is there");
+            punched(region.as_ptr().wrapping_add(8192));
+            let before = blocks(&file);
+            let sge = [local.sge(..)];
+            let request = if write { SendRequest::write(&sge, there) } else { SendRequest::read(&sge, there) };
+            pair.a.post_send(&request.signaled()).expect("room");
+            served::eventually("the session ended", || served.sessions() == 1);
+            assert_eq!(blocks(&file), before, "allocated: {allocated}, write: {write}");
+        }
+    }
+    let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served");
+    bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it is served on");
 }
 
 /// A readable file of another user, in a program without privileges: for any attempt, no peer of it

@@ -4,10 +4,7 @@
 
 use std::{ops::Range, os::fd::OwnedFd, ptr::NonNull};
 
-use nix::{
-    errno::Errno,
-    sys::{mman::ProtFlags, stat::fstat},
-};
+use nix::{errno::Errno, sys::stat::fstat};
 use roced_transport::io::AtomicOperation;
 use roced_types::SessionId;
 
@@ -46,13 +43,14 @@ pub struct ClientMemory {
 
 impl ClientMemory {
     /// Makes `bytes` (rounded up to whole pages) of zeroed memory; its pages are locked as they are
-    /// touched. The fd is for the client.
+    /// touched. The fd is for the client, which touches every page before the daemon does.
     ///
     /// # Errors
     /// The kernel's: no memory, more locked memory than allowed, `EINVAL` for 0 bytes.
     pub fn create(bytes: u64, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
+        mapping.leave_to_client()?;
         mapping.lock()?;
         Ok((Self { mapping, kind: MemoryKind::Allocated, writable: true, owner: NONE }, fd))
     }
@@ -76,8 +74,7 @@ impl ClientMemory {
         if writable && !file.writable {
             return Err(Errno::EACCES);
         }
-        let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
-        let mapping = Mapping::of(file, part, protection, room)?;
+        let mapping = Mapping::of(file, part, writable, room)?;
         mapping.lock()?;
         Ok(Self { mapping, kind, writable, owner: NONE })
     }
@@ -186,17 +183,58 @@ mod tests {
 
     use nix::{
         fcntl::{FcntlArg, SealFlag, fcntl},
-        sys::mman::{MapFlags, mmap},
+        sys::mman::{MapFlags, ProtFlags, mmap},
         unistd::ftruncate,
     };
     use proptest::prelude::*;
 
     use super::*;
+    use crate::first_touch;
 
     fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
         let length = NonZeroUsize::new(bytes).expect("tests map something");
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, 0) }
+    }
+
+    /// Memory of which a client has touched every page.
+    fn touched(bytes: u64) -> (ClientMemory, OwnedFd) {
+        let (memory, fd) = ClientMemory::create(bytes, Room::default()).map_err(io::Error::from).expect("a page");
+        write_all(&fd, memory.len() as usize);
+        (memory, fd)
+    }
+
+    fn write_all(fd: impl AsFd, bytes: usize) {
+        assert_eq!(nix::sys::uio::pwrite(fd, &vec![0; bytes], 0), Ok(bytes), "every page is touched");
+    }
+
+    #[test]
+    fn a_page_that_no_client_has_touched_is_not_made_by_an_access_of_ours() {
+        if first_touch::clients_pay().is_err() {
+            return println!("skipped: no userfaultfd here");
+        }
+        let blocks = |fd: &OwnedFd| fstat(fd).expect("a file").st_blocks;
+        let (memory, fd) = ClientMemory::create(8192, Room::default()).expect("two pages");
+        assert_eq!(nix::sys::uio::pwrite(&fd, b"x", 4096), Ok(1));
+        let (before, mut bytes) = (blocks(&fd), [0; 2]);
+        memory.read(4096, &mut bytes);
+        memory.write(4097, b"y");
+        assert_eq!((bytes, memory.is_lost(), blocks(&fd)), ([b'x', 0], false, before));
+        memory.write(0, b"z");
+        assert_eq!((memory.is_lost(), blocks(&fd)), (true, before));
+        // In a mapping for reading as well, of a file that is not open for writing.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let readable: OwnedFd = std::fs::File::open(path).expect("to read").into();
+        let room = Room::default();
+        let mapping = Mapping::of(&readable, 0..8192, false, room).expect("two pages");
+        let memory = ClientMemory { mapping, kind: MemoryKind::FileBacked, writable: false, owner: NONE };
+        memory.read(4096, &mut bytes);
+        assert_eq!((bytes, memory.is_lost()), (*b"xy", false));
+        assert_eq!(nix::sys::uio::pwrite(&fd, b"w", 4096), Ok(1));
+        memory.read(4096, &mut bytes);
+        assert_eq!(bytes, *b"wy", "it shows the file, not a copy");
+        memory.read(0, &mut bytes);
+        assert_eq!((memory.is_lost(), blocks(&fd)), (true, before));
     }
 
     #[test]
@@ -212,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_last_byte_is_inside_and_the_next_is_not() {
-        let (memory, _fd) = ClientMemory::create(4096, Room::default()).expect("a page");
+        let (memory, _fd) = touched(4096);
         memory.write(4095, &[1]);
         memory.write(4096, &[]);
         let outside = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
@@ -226,7 +264,7 @@ mod tests {
     #[test]
     fn atomic_operations_hold_against_another_mapping() {
         const ROUNDS: u64 = 100_000;
-        let (memory, fd) = ClientMemory::create(4096, Room::default()).expect("a page");
+        let (memory, fd) = touched(4096);
         let theirs = map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).expect("a client can map it");
         // SAFETY: the second word of a page that is mapped until the end of the process, used only
         // as an atomic.
@@ -263,7 +301,7 @@ mod tests {
         /// occurs.
         #[test]
         fn bytes_come_back_as_written(writes in proptest::collection::vec((0u64..200, proptest::collection::vec(any::<u8>(), 0..56)), 1..12)) {
-            let (memory, _fd) = ClientMemory::create(4096, Room::default()).map_err(io::Error::from).expect("a page");
+            let (memory, _fd) = touched(4096);
             let mut model = vec![0; 4096];
             for (offset, bytes) in writes {
                 memory.write(offset, &bytes);

@@ -16,6 +16,7 @@
 //! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
+//! | `first_touch.rs` | pages that no client has touched are not made by us |
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
@@ -28,6 +29,7 @@ pub(crate) mod chores;
 pub mod client_memory;
 mod copies;
 pub mod descriptor;
+pub mod first_touch;
 pub mod heap;
 pub mod mapping;
 pub mod poll_id;

@@ -30,7 +30,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{quota::Room, sigbus::Watch};
+use super::{first_touch, quota::Room, sigbus::Watch};
 
 /// Bytes of a page, the unit in which files are mapped.
 const PAGE: usize = 4096;
@@ -93,11 +93,19 @@ impl Mapping {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags, room: Room) -> Result<Self, Errno> {
+    pub(super) fn of(file: impl AsFd, part: Range<u64>, writable: bool, room: Room) -> Result<Self, Errno> {
         let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(Errno::EINVAL)?;
-        let base = map_apart(file, part.start, bytes, protection, &room)?;
-        Self::watched(base, bytes, room)
+        let base = map_apart(file, part.start, bytes, writable, &room)?;
+        let mapping = Self::watched(base, bytes, room)?;
+        mapping.leave_to_client()?;
+        Ok(mapping)
+    }
+
+    /// No access of ours makes a page that its client has not touched: see `first_touch.rs`.
+    pub(super) fn leave_to_client(&self) -> Result<(), Errno> {
+        let start = self.base.as_ptr().expose_provenance();
+        first_touch::leave_to_client(&(start..start + self.bytes))
     }
 
     /// The new mapping.
@@ -179,16 +187,24 @@ fn map_apart(
     file: impl AsFd,
     offset: u64,
     bytes: usize,
-    protection: ProtFlags,
+    writable: bool,
     room: &Room,
 ) -> Result<NonNull<c_void>, Errno> {
+    // A private mapping that is only read shows the file's own pages, and the kernel lets a process
+    // leave missing pages to others in it, which it denies in a shared one of a file that is not
+    // open for writing.
+    let (protection, kind) = if writable {
+        (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)
+    } else {
+        (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE)
+    };
     // A part at the beginning of its file follows no other.
     let before = if offset == 0 { 0 } else { PAGE };
     let first = offset.checked_sub(before as u64).and_then(|first| libc::off_t::try_from(first).ok());
     let whole = bytes.checked_add(before + PAGE).and_then(NonZeroUsize::new).ok_or(Errno::EOVERFLOW)?;
     let first = first.ok_or(Errno::EOVERFLOW)?;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let start = unsafe { mmap(None, whole, protection, MapFlags::MAP_SHARED, file, first)? };
+    let start = unsafe { mmap(None, whole, protection, kind, file, first)? };
     // SAFETY: the mapping is `before`, `bytes` and a page long.
     let (base, end) = unsafe { (start.byte_add(before), start.byte_add(before + bytes)) };
     for (at, length) in [(start, before), (end, PAGE)] {

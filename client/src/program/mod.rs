@@ -118,6 +118,9 @@ pub(crate) fn reach(range: &Range<usize>, write: bool, private: PrivateMemory) -
     let (pages, areas) = (whole_pages(range)?, areas::all()?);
     // Memory that the program itself shares is used unchanged.
     if let Some((file, offset)) = file::behind(&areas, &pages, write)? {
+        // Its pages belong to the control group of this process, not to that of the daemon, which
+        // makes none.
+        exchange::populate(&pages, write)?;
         return Ok(ProgramBacking {
             file,
             pages,

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, ensure};
 use caps::{CapSet, Capability};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use roced_memory::queues::SleepBoard;
+use roced_memory::{first_touch, queues::SleepBoard};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -150,6 +150,12 @@ fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow:
 
 /// Attaches, binds and starts. A failure halfway undoes the completed part.
 pub(super) fn start(config: &Config, checked: &Checked, sandbox: &Sandbox) -> anyhow::Result<Started> {
+    if let Err(errno) = first_touch::clients_pay() {
+        warn!(
+            %errno,
+            "no userfaultfd here: pages that clients register and never touch count as memory of roced's own"
+        );
+    }
     let mut worker_endpoints: Vec<Vec<WorkerEndpoint<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {

@@ -528,7 +528,7 @@ impl Clients {
         let numbers: Vec<u32> =
             self.sessions.iter().filter(|(_, session)| lost(session)).map(|(number, _)| *number).collect();
         for number in numbers {
-            let what = "memory that it registered is gone or takes too long: its file was cut short, there was no page for a hole in it, or its program has unmapped it";
+            let what = "memory that it registered is gone or takes too long: its file was cut short, a page of it was never touched or punched out, or its program has unmapped it";
             self.end(number, &SessionEnd::Fault(what.into()));
         }
     }

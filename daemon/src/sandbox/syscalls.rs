@@ -47,6 +47,8 @@ macro_rules! calls {
 
 /// Requests of ioctl(2) that libc has not: `linux/sockios.h`.
 const SIOCETHTOOL: i32 = 0x8946;
+/// `linux/userfaultfd.h`.
+const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 
 /// Commands of bpf(2): `linux/bpf.h`.
 mod bpf {
@@ -200,6 +202,8 @@ const CONTROL: &[AllowedCall] = calls![
         &[is(1, libc::SIOCGIFNAME as i32)],
         &[is(1, libc::TIOCOUTQ as i32)],
         &[is(1, libc::FIONBIO as i32)],
+        // Missing pages of clients' memory are theirs to make.
+        &[is(1, UFFDIO_REGISTER.cast_signed())],
     ],
     #[cfg(target_arch = "x86_64")]
     SYS_poll,

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::{
+    fs::File,
+    io::Write as _,
     num::NonZeroUsize,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::AtomicU64},
@@ -233,7 +235,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             new_session(session, places.len() as u32, Room::default()).expect("a session");
         let region = MemoryObjectId(self.number());
         let (memory, memory_fd) = ClientMemory::create(bytes, Room::default()).expect("memory");
-        drop(memory_fd);
+        File::from(memory_fd).write_all(&vec![0; bytes as usize]).expect("a client touches every page");
         let memory = Arc::new(memory);
         let cqn = Cqn(self.number());
         let cq_layout = CqLayout::new(256, places.len() as u32).expect("a small queue");

@@ -9,6 +9,7 @@
 
 use std::{
     fs::File,
+    io::Write as _,
     os::{fd::OwnedFd, unix::fs::FileExt},
     sync::Arc,
 };
@@ -169,7 +170,8 @@ impl Client {
     /// One with all its queue pairs.
     fn new(crew: &mut Crew, number: u32) -> Self {
         let (halves, session, _wakes) = new_session(SessionId(number), 1, Room::default()).expect("a small session");
-        let (memory, _memory_fd) = ClientMemory::create(MEMORY_BYTES, Room::default()).expect("memory");
+        let (memory, memory_fd) = ClientMemory::create(MEMORY_BYTES, Room::default()).expect("memory");
+        File::from(memory_fd).write_all(&[0; MEMORY_BYTES as usize]).expect("a client touches every page");
         let memory = Arc::new(memory);
         memory.write(0, &[UNTOUCHED; REGION.start as usize]);
         memory.write(REGION.end, &[UNTOUCHED; (MEMORY_BYTES - REGION.end) as usize]);

@@ -26,6 +26,7 @@ use roced_memory::{
     backing::Backing,
     client_memory::{ClientMemory, MemoryKind},
     descriptor::{self, Descriptor},
+    first_touch,
     quota::Quota,
     users::UserAccounts,
 };
@@ -48,6 +49,9 @@ struct Shared {
     file: std::fs::File,
     seals: SealFlag,
     model: Vec<u8>,
+    /// Bytes of the pages from the first on that the client has touched: no others are made for an
+    /// access.
+    touched: usize,
 }
 
 /// A part of a file that the daemon maps.
@@ -166,7 +170,7 @@ impl World {
     fn intact(&self, (number, offset, length): (usize, usize, usize)) -> Option<std::ops::Range<usize>> {
         let mapped = &self.mapped[number];
         let begin = mapped.begin + offset;
-        let is_there = begin + length <= self.files[mapped.file].model.len();
+        let is_there = begin + length <= self.files[mapped.file].touched;
         (is_there && !mapped.is_lost()).then_some(begin..begin + length)
     }
 
@@ -250,6 +254,7 @@ impl World {
             assert_eq!(ftruncate(&file.file, length as i64).is_ok(), may, "seals");
             if may {
                 file.model.resize(length, 0);
+                file.touch();
             }
         } else if !file.model.is_empty() && !file.seals.contains(SealFlag::F_SEAL_FUTURE_WRITE) {
             let place = usize::from(input.u16()) % file.model.len();
@@ -293,7 +298,20 @@ impl Shared {
         let model: Vec<u8> = (0..PAGES * PAGE).map(|place| ((place * 31) >> 3) as u8).collect();
         file.write_all_at(&model, 0).expect("the file can be written");
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("it can be sealed");
-        Self { file, seals, model }
+        let touched = model.len();
+        Self { file, seals, model, touched }
+    }
+
+    /// Touches pages that have come, if the seals allow it.
+    fn touch(&mut self) {
+        self.touched = self.touched.min(self.model.len());
+        if !self.seals.contains(SealFlag::F_SEAL_FUTURE_WRITE) {
+            let more = &self.model[self.touched..];
+            self.file.write_all_at(more, self.touched as u64).expect("the file can be written");
+            self.touched = self.model.len();
+        } else if first_touch::clients_pay().is_err() {
+            self.touched = self.model.len();
+        }
     }
 }
 
