@@ -393,6 +393,11 @@ impl DeviceInner {
         *lock(&self.private_memory)
     }
 
+    /// The daemon maps no private memory of programs: the rest stays in place without a try.
+    pub(crate) fn leave_private_memory(&self) {
+        *lock(&self.private_memory) = PrivateMemory::Proxied;
+    }
+
     /// Rings `doorbell` of a queue at worker `index`, and wakes the worker if it sleeps.
     pub(crate) fn ring(&self, index: u32, doorbell: u32) {
         let worker = &self.workers[index as usize];

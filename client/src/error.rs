@@ -313,6 +313,11 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::NotPermitted => "only root may: a Q_Key with the top bit set is the connection manager's".into(),
         Refusal::Stopping => "the daemon is stopping".into(),
         Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
+        Refusal::BadFile if first == Errno::EPERM as u64 => {
+            "the daemon maps no memory of which this program can take pages (unsealed_memory under [limits.client] of its \
+             config), nor a file for writing that is sealed against that: take memory of `allocate`"
+                .into()
+        }
         Refusal::BadFile => format!(
             "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for the requested access",
             errno(first)

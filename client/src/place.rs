@@ -6,6 +6,7 @@
 
 use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
 
+use nix::errno::Errno;
 use roced_abi::control::{
     Call, DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply, MapAndRegMrRequest, MapMemory,
     MapMemoryRequest, Refusal, RegMrReply, RegMrRequest, origin,
@@ -17,7 +18,7 @@ use crate::{
     error::{Error, Result},
     mapping::ClientMapping,
     private_memory::PrivateMemory,
-    program::{ExchangeCost, ProgramBacking, SharedPages, reach},
+    program::{ExchangeCost, ProgramBacking, SharedPages, reach, stay},
     region_memory::RegionMemory,
     socket::DaemonSession,
 };
@@ -79,16 +80,12 @@ impl ProgramRange {
         access: Access,
         region: RegMrRequest,
     ) -> Result<(RegionPlace, RegMrReply)> {
-        let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
-        let (offset, length) = ((self.range.start - pages.start()) as u64, self.range.len() as u64);
-        let request = MapAndRegMrRequest { memory: pages.request(), region: RegMrRequest { offset, length, ..region } };
-        match pages.call::<MapAndRegMr>(&device.session, request) {
-            Ok(MapAndRegMrReply { memory, region }) => {
-                // SAFETY: the caller guarantees it.
-                Ok((unsafe { self.place(pages.mapped(device, memory)) }, region))
-            }
-            Err(error) => Err(pages.because_of(error)),
-        }
+        let (pages, MapAndRegMrReply { memory, region }) = self.pass::<MapAndRegMr>(device, access, |pages| {
+            let (offset, length) = (self.offset_in(pages), self.range.len() as u64);
+            MapAndRegMrRequest { memory: pages.request(), region: RegMrRequest { offset, length, ..region } }
+        })?;
+        // SAFETY: the caller guarantees it.
+        Ok((unsafe { self.place(pages.mapped(device, memory)) }, region))
     }
 
     /// Maps the pages of the range, unless it lies in memory of the daemon.
@@ -99,11 +96,40 @@ impl ProgramRange {
         if let Some(place) = self.in_memory(device) {
             return Ok(place);
         }
+        let (pages, Handle { handle }) = self.pass::<MapMemory>(device, access, ProgramPages::request)?;
+        let offset = self.offset_in(&pages);
+        // SAFETY: the caller guarantees it.
+        Ok((unsafe { self.place(pages.mapped(device, handle)) }, offset))
+    }
+
+    fn offset_in(&self, pages: &ProgramPages) -> u64 {
+        (self.range.start - pages.start()) as u64
+    }
+
+    /// Passes the pages of the range to the daemon: to be mapped, or, if it does not map memory of
+    /// which this process can take pages, in place.
+    fn pass<C: Call>(
+        &self,
+        device: &DeviceInner,
+        access: Access,
+        request: impl Fn(&ProgramPages) -> C::Request,
+    ) -> Result<(ProgramPages, C::Reply)> {
         let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
-        let offset = (self.range.start - pages.start()) as u64;
-        match pages.call::<MapMemory>(&device.session, pages.request()) {
-            // SAFETY: the caller guarantees it.
-            Ok(Handle { handle }) => Ok((unsafe { self.place(pages.mapped(device, handle)) }, offset)),
+        let error = match pages.call::<C>(&device.session, request(&pages)) {
+            Ok(reply) => return Ok((pages, reply)),
+            Err(error) => error,
+        };
+        if !pages.can_only_stay(&error) {
+            return Err(pages.because_of(error));
+        }
+        if pages.0.held.is_some() {
+            device.leave_private_memory();
+        }
+        // Private pages are private again.
+        drop(pages);
+        let pages = ProgramPages(stay(&self.range, access.writes(), error)?);
+        match pages.call::<C>(&device.session, request(&pages)) {
+            Ok(reply) => Ok((pages, reply)),
             Err(error) => Err(pages.because_of(error)),
         }
     }
@@ -183,6 +209,14 @@ impl ProgramPages {
     fn request(&self) -> MapMemoryRequest {
         let ProgramBacking { pages, offset, writable, origin, .. } = &self.0;
         MapMemoryRequest { offset: *offset, bytes: pages.len() as u64, writable: u32::from(*writable), origin: *origin }
+    }
+
+    /// The daemon does not map a file of which pages can be taken, nor one for writing that is
+    /// sealed.
+    fn can_only_stay(&self, error: &Error) -> bool {
+        let is_mapped = self.0.origin != origin::PROXIED;
+        let Error::Refused { refusal: Refusal::BadFile, detail, .. } = error else { return false };
+        is_mapped && detail[0] == Errno::EPERM as u64
     }
 
     /// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.

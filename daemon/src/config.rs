@@ -168,6 +168,8 @@ pub struct ClientLimits {
     pub memory_mib: u64,
     /// Whether it may register memory that stays in place.
     pub proxied_memory: ProxiedChoice,
+    /// Whether memory of which it can take pages is mapped.
+    pub unsealed_memory: UnsealedChoice,
 }
 
 impl ClientLimits {
@@ -367,6 +369,13 @@ choices! {
         /// Never.
         Off = "off",
     }
+    /// `limits.client.unsealed_memory`.
+    UnsealedChoice {
+        /// It is.
+        Mapped = "mapped",
+        /// It is not: the library leaves it in place.
+        Refused = "refused",
+    }
     /// `device.napi`.
     NapiChoice {
         /// Where the driver does it.
@@ -468,6 +477,7 @@ impl Default for ClientLimits {
             attachments: 64,
             memory_mib: 4096,
             proxied_memory: ProxiedChoice::Auto,
+            unsealed_memory: UnsealedChoice::Mapped,
         }
     }
 }

@@ -22,16 +22,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    mman::{MapFlags, ProtFlags, mmap, munmap},
-    resource::{Resource, setrlimit},
-    socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair},
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
+        resource::{Resource, setrlimit},
+        socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair},
+    },
 };
 use roced::{
-    config::{ClientLimits, LimitsConfig, ProxiedChoice},
+    config::{ClientLimits, LimitsConfig, ProxiedChoice, UnsealedChoice},
     worker::worker_memory::WorkerMemory,
 };
-use roced_abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
+use roced_abi::control::{
+    AllocMemory, AllocPd, DeviceName, MapMemory, MapMemoryRequest, MemoryRequest, Nothing, OpenDevice, RegMr,
+    RegMrRequest, origin,
+};
 use roced_client::{
     Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
     Reregistration, SendRequest, ServiceType, Status, WindowKind,
@@ -133,6 +141,89 @@ fn a_config_may_forbid_it() {
         clients.set_limits(&LimitsConfig { client: client.clone(), ..LimitsConfig::default() })
     });
     memory.register(&pd, all()).expect("the config permits it");
+}
+
+fn served_to_strangers() -> Served {
+    let client = ClientLimits { unsealed_memory: UnsealedChoice::Refused, ..ClientLimits::default() };
+    Served::start_as(How { limits: LimitsConfig { client, ..LimitsConfig::default() }, ..How::default() })
+}
+
+/// Where the config says so no client can take pages of memory that the daemon maps, and have those
+/// wait that copy there: what a program allocates is sealed, all else is left in place.
+#[test]
+fn no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it() {
+    if !is_alone("no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it") {
+        return;
+    }
+    let served = served_to_strangers();
+    let pair = Pair::new(&served);
+    let allocated = pair.pd.allocate(2 * 4096, all()).expect("memory of the daemon");
+    assert_eq!(proxied_bytes(&served), 0);
+    let at = NonNull::new(allocated.as_ptr()).expect("it is mapped");
+    // SAFETY: a page of shared memory, of which no code has references.
+    let punched = unsafe { madvise(at.cast(), 4096, MmapAdvise::MADV_REMOVE) };
+    assert_eq!(punched, Err(Errno::EPERM));
+
+    let file = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).expect("a memfd");
+    File::from(file.try_clone().expect("a descriptor")).set_len(8192).expect("two pages");
+    // SAFETY: a new mapping touches nothing that exists.
+    let shared =
+        unsafe { mmap(None, NonZeroUsize::MIN.saturating_add(8191), READ_WRITE, MapFlags::MAP_SHARED, &file, 0) };
+    let shared = Private { base: shared.expect("two pages").cast(), bytes: 8192 };
+    let private = Private::of_file(8192);
+    let mut expected = 0;
+    for memory in [&shared, &private, &shared, &private] {
+        let region = memory.register(&pair.pd, all()).expect("in place");
+        expected += 8192;
+        assert_eq!(proxied_bytes(&served), expected);
+        allocated.write_at(0, b"hello");
+        pair.send(&SendRequest::write(&[allocated.sge(..5)], region.remote().at(4096))).ok().expect("it arrived");
+        assert_eq!(region.to_vec(4096, 5), b"hello");
+        std::mem::forget(region);
+    }
+}
+
+/// Descriptors in this process of memory that the daemon has allocated.
+fn kept() -> Vec<OwnedFd> {
+    let fds = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    let is_memory = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:roced-memory"))
+    };
+    let open = |path| OpenOptions::new().read(true).write(true).open(path).expect("its own memory").into();
+    let paths: Vec<_> = fds.map(|entry| entry.path()).filter(is_memory).collect();
+    paths.into_iter().map(open).collect()
+}
+
+/// A client that does not seal its memory has no region in it.
+#[test]
+fn memory_that_must_be_sealed_has_no_region_before() {
+    if !is_alone("memory_that_must_be_sealed_has_no_region_before") {
+        return;
+    }
+    let served = served_to_strangers();
+    let mut raw = Raw::greeted(&served.socket);
+    raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+    let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
+    let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).expect("room");
+    let region = RegMrRequest { pd, memory: memory.handle, length: 4096, ..RegMrRequest::default() };
+    let refused = Err((Refusal::BadFile, [Errno::EPERM as u64, 0]));
+    assert_eq!(raw.call::<RegMr>(region).map(drop), refused);
+    let seal =
+        |fd: &OwnedFd| fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE)).expect("it can be sealed");
+    seal(&kept().pop().expect("the daemon has its descriptor"));
+    raw.call::<RegMr>(region).expect("it is sealed");
+    eventually("the descriptor is not needed any more", || kept().is_empty());
+    // Its own file can be mapped for reading when it is sealed.
+    let file = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).expect("a memfd");
+    File::from(file.try_clone().expect("a descriptor")).set_len(4096).expect("a page");
+    let request = MapMemoryRequest { offset: 0, bytes: 4096, writable: 0, origin: origin::FILE_BACKED };
+    let mut map = |writable| raw.call_with::<MapMemory>(MapMemoryRequest { writable, ..request }, &[file.as_raw_fd()]);
+    assert_eq!((map(0).map(drop), map(1).map(drop)), (refused, refused));
+    seal(&file);
+    assert_eq!((map(0).map(drop), map(1).map(drop)), (Ok(()), refused));
+    // Each has a descriptor of the daemon until it is sealed.
+    let more = (0..100).map(|_| raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).map(drop));
+    assert_eq!(more.take_while(Result::is_ok).count(), 64);
 }
 
 const DATA_BYTES: usize = 200_000;

@@ -43,13 +43,15 @@ pub struct ClientMemory {
 
 impl ClientMemory {
     /// Makes `bytes` (rounded up to whole pages) of zeroed memory; its pages are locked as they are
-    /// touched. The fd is for the client, which touches every page before the daemon does.
+    /// touched. The fd is for the client, which touches every page before the daemon does, and
+    /// seals it.
     ///
     /// # Errors
     /// The kernel's: no memory, more locked memory than allowed, `EINVAL` for 0 bytes.
     pub fn create(bytes: u64, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
-        let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
+        let (mapping, fd) =
+            Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::BothUntilSealed, room)?;
         mapping.leave_to_client()?;
         mapping.lock()?;
         Ok((Self { mapping, kind: MemoryKind::Allocated, writable: true, owner: NONE }, fd))
@@ -182,14 +184,14 @@ mod tests {
     };
 
     use nix::{
-        fcntl::{FcntlArg, SealFlag, fcntl},
-        sys::mman::{MapFlags, ProtFlags, mmap},
+        fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
+        sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap},
         unistd::ftruncate,
     };
     use proptest::prelude::*;
 
     use super::*;
-    use crate::first_touch;
+    use crate::{first_touch, mapping::has_no_holes_to_come};
 
     fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
         let length = NonZeroUsize::new(bytes).expect("tests map something");
@@ -238,12 +240,30 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_resize_or_seal_mapped_memory() {
+    fn a_client_cannot_resize_mapped_memory_nor_punch_holes_once_it_is_sealed() {
         let (memory, fd) = ClientMemory::create(5000, Room::default()).expect("two pages");
         assert_eq!(memory.len(), 8192);
         assert_eq!(ftruncate(&fd, 4096), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 12288), Err(Errno::EPERM));
-        assert_eq!(fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)), Err(Errno::EPERM));
+        assert_eq!(fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)), Err(Errno::EBUSY), "it is mapped");
+        let punched = || {
+            let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            fallocate(&fd, mode, 0, 4096)
+        };
+        assert_eq!((punched(), has_no_holes_to_come(&fd)), (Ok(()), false));
+        write_all(&fd, 8192);
+        let theirs = map(&fd, 8192, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).expect("a client can map it");
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE)).expect("a client can seal it");
+        assert_eq!((punched(), has_no_holes_to_come(&fd)), (Err(Errno::EPERM), true));
+        // SAFETY: a page of shared memory, which no code refers to.
+        let removed = unsafe { madvise(theirs, 4096, MmapAdvise::MADV_REMOVE) };
+        assert_eq!(removed, Err(Errno::EPERM), "by a mapping");
+        memory.write(8191, &[7]);
+        // SAFETY: inside the two pages, mapped until the process ends.
+        assert_eq!(
+            unsafe { theirs.cast::<std::sync::atomic::AtomicU8>().add(8191).as_ref() }.load(Ordering::Relaxed),
+            7
+        );
         assert_eq!(ClientMemory::create(0, Room::default()).map(drop), Err(Errno::EINVAL));
         assert_eq!(ClientMemory::create(u64::MAX, Room::default()).map(drop), Err(Errno::EFBIG));
     }

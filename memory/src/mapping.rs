@@ -1,9 +1,10 @@
 //! Pages that the daemon and a client both map: sealed memfds that the daemon makes, or parts of
 //! files that a client brings.
 //!
-//! A memfd that we make is sealed against shrinking and against more seals; should an access of
-//! ours meet a missing page (SIGBUS) all the same, only that mapping is lost (`sigbus.rs`). No seal
-//! takes the write right from a mapping that there is.
+//! A memfd that we make is sealed against shrinking; should an access of ours meet a missing page
+//! (SIGBUS) all the same, only that mapping is lost (`sigbus.rs`). No seal takes the write right
+//! from a mapping that there is. Those of rings are sealed against more seals. Memory for regions
+//! is sealed by its client once that has mapped it: see [`has_no_holes_to_come`].
 //!
 //! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with
 //! another (the kernel does that to neighbours that show one file's bytes in a row). So unmapping
@@ -44,6 +45,8 @@ const PIECE: usize = 16 << 20;
 pub enum Writers {
     /// Every holder of the fd.
     Both,
+    /// Every holder of the fd, until one of them takes that right from the others.
+    BothUntilSealed,
     /// None: the fd can only be mapped for reading.
     DaemonOnly,
 }
@@ -80,11 +83,13 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &fd, 0)? };
         let mapping = Self::watched(base, bytes, room)?;
-        let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        if writers == Writers::DaemonOnly {
+        let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        seals |= match writers {
+            Writers::Both => SealFlag::F_SEAL_SEAL,
+            Writers::BothUntilSealed => SealFlag::empty(),
             // Our own mapping is older than the seal and stays writable.
-            seals |= SealFlag::F_SEAL_FUTURE_WRITE;
-        }
+            Writers::DaemonOnly => SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_FUTURE_WRITE,
+        };
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok((mapping, fd))
     }
@@ -177,6 +182,15 @@ impl Drop for Mapping {
             None => pages.unmap(),
         }
     }
+}
+
+/// No process can take pages out of this file any more. While one punches a hole, every access to
+/// it waits, for 0.3 to 1 s a GiB: of this seal the kernel makes a refusal of that (Linux 5.1).
+/// Mappings for writing that there are stay so.
+pub fn has_no_holes_to_come(file: impl AsFd) -> bool {
+    // Nothing here waits, not even for a process that punches a hole at this moment.
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
+    seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE)
 }
 
 /// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of

@@ -131,7 +131,21 @@ pub(crate) fn reach(range: &Range<usize>, write: bool, private: PrivateMemory) -
             because: None,
         });
     }
-    areas::check_rights(&areas::within(&areas, &pages)?, write)?;
+    in_place(pages, &areas, write, because)
+}
+
+/// Makes `range` accessible to the daemon where it is, because the daemon maps no memory of this
+/// kind.
+///
+/// # Errors
+/// As for [`reach`].
+pub(crate) fn stay(range: &Range<usize>, write: bool, because: Error) -> Result<ProgramBacking> {
+    let (pages, areas) = (whole_pages(range)?, areas::all()?);
+    in_place(pages, &areas, write, because)
+}
+
+fn in_place(pages: Range<usize>, areas: &[Area], write: bool, because: Error) -> Result<ProgramBacking> {
+    areas::check_rights(&areas::within(areas, &pages)?, write)?;
     let Some(file) = file::own_memory() else { return Err(because) };
     // Otherwise the daemon's first access to a page would fault it in, which still happens for
     // pages that cannot be populated now.

@@ -8,7 +8,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
-use roced_memory::{backing::Backing, descriptor::Descriptor, proxied::CopyThread, queues::CqChannel, quota::Room};
+use roced_memory::{
+    backing::Backing, descriptor::Descriptor, proxied::CopyThread, queues::CqChannel, quota::Room, users::SharedFd,
+};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
@@ -151,6 +153,8 @@ pub(crate) struct PdObject {
 pub(crate) struct MemoryObject {
     pub(crate) object: MemoryObjectId,
     pub(crate) memory: Backing,
+    /// Its file, until a region lies in it and the client has sealed it, where that is demanded.
+    pub(crate) unsealed: Option<SharedFd>,
     /// Memory regions in it.
     pub(crate) users: u32,
 }

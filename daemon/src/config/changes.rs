@@ -85,6 +85,7 @@ impl Config {
             attachments => Apply,
             memory_mib => Apply,
             proxied_memory => Apply,
+            unsealed_memory => Apply,
         });
         // Likewise.
         compare!(changes, "limits.device", device, &new.limits.device, DeviceLimits {

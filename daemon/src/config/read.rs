@@ -169,6 +169,7 @@ fn client_limits(section: &ConfigSection<'_, '_>, default: &ClientLimits) -> Cli
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
         memory_mib: section.number("memory_mib", "MiB", default.memory_mib, 1..=16_777_216),
         proxied_memory: section.choice("proxied_memory", default.proxied_memory),
+        unsealed_memory: section.choice("unsealed_memory", default.unsealed_memory),
     }
 }
 

@@ -12,8 +12,10 @@ use roced_memory::{
     backing::Backing,
     client_memory::{ClientMemory, MemoryKind},
     descriptor::Descriptor,
+    mapping::has_no_holes_to_come,
     proxied::{CopyThread, ProxiedMemory},
     quota::{self, Room},
+    users::SharedFd,
 };
 use roced_transport::mr::{Mr, Scope};
 use roced_types::{MemoryObjectId, Pdn, access};
@@ -26,7 +28,17 @@ use super::{
     },
     CallHandler, CallReply,
 };
-use crate::{config::ProxiedChoice, numbers::random, worker::command::Command};
+use crate::{
+    config::{ProxiedChoice, UnsealedChoice},
+    numbers::random,
+    worker::command::Command,
+};
+
+/// The errno of a refusal of memory of which its client can take pages.
+const UNSEALED: Errno = Errno::EPERM;
+
+/// Memory objects of a session that must be sealed and are not: each has a descriptor of ours.
+const UNSEALED_MAX: usize = 64;
 
 impl CallHandler<'_, '_> {
     pub(super) fn alloc_pd(&mut self, _: Nothing) -> CallReply<AllocPd> {
@@ -62,8 +74,19 @@ impl CallHandler<'_, '_> {
     }
 
     fn make_memory(&mut self, bytes: u64) -> CallReply<AllocMemory> {
+        let is_unsealed = |memory: &&MemoryObject| memory.unsealed.is_some();
+        let keeps = self.registry.limits.client.unsealed_memory == UnsealedChoice::Refused;
+        if keeps && self.objects.memories.values().filter(is_unsealed).count() >= UNSEALED_MAX {
+            return Err(Refused::limit(UNSEALED_MAX as u64));
+        }
         let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
-        let handle = self.add_memory(Arc::new(memory.of(self.session)).into());
+        let kept = if keeps {
+            let fd = fd.try_clone().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+            Some(SharedFd::new(fd, self.registry.quota.user(self.objects.peer.account.0)))
+        } else {
+            None
+        };
+        let handle = self.add_memory(Arc::new(memory.of(self.session)).into(), kept);
         Ok((Handle { handle }, vec![fd]))
     }
 
@@ -119,6 +142,7 @@ impl CallHandler<'_, '_> {
         if kind == MemoryKind::Proxied {
             check_proxied(limits.proxied_memory)?;
         }
+        let must_be_sealed = limits.unsealed_memory == UnsealedChoice::Refused;
         check_limit(&self.objects.memories, limits.mrs)?;
         let room = self.room(match (kind, &self.objects.copy_thread) {
             (MemoryKind::Proxied, Some(_)) => 0,
@@ -130,6 +154,9 @@ impl CallHandler<'_, '_> {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
             descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_shared_file).and_then(|file| {
+                if must_be_sealed && !has_no_holes_to_come(&file) {
+                    return Err(UNSEALED);
+                }
                 ClientMemory::map(&file, offset..end, writable == 1, kind, room)
                     .map(|memory| Arc::new(memory.of(self.session)).into())
             })
@@ -138,7 +165,7 @@ impl CallHandler<'_, '_> {
             Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
             errno => bad_file(errno),
         })?;
-        Ok(self.add_memory(mapped))
+        Ok(self.add_memory(mapped, None))
     }
 
     /// Memory that stays where it is. A session has that of one process: the first one's, which
@@ -163,9 +190,10 @@ impl CallHandler<'_, '_> {
     }
 
     /// Adds a memory object to the session. Workers get it with the first region in it.
-    fn add_memory(&mut self, memory: Backing) -> u32 {
+    fn add_memory(&mut self, memory: Backing, unsealed: Option<SharedFd>) -> u32 {
         let number = self.registry.memory_objects.take();
-        self.objects.memories.insert(number, MemoryObject { object: MemoryObjectId(number), memory, users: 0 });
+        let object = MemoryObject { object: MemoryObjectId(number), memory, unsealed, users: 0 };
+        self.objects.memories.insert(number, object);
         number
     }
 
@@ -197,6 +225,7 @@ impl CallHandler<'_, '_> {
         let (object, backing) = (memory.object, memory.memory.clone());
         check_range(&request, backing.bytes())?;
         check_access(request.access, &backing)?;
+        check_sealed(memory)?;
 
         let charge = self.charge(AccountResource::Mrs)?;
         let device = self.registry.device(self.objects.device);
@@ -267,6 +296,7 @@ impl CallHandler<'_, '_> {
         if changes(rereg::TRANSLATION) {
             memory = request.memory;
             let object = find(&mut self.objects.memories, memory)?;
+            check_sealed(object)?;
             let ReregMrRequest { offset, length, va, .. } = request;
             let range = RegMrRequest { offset, length, va, ..RegMrRequest::default() };
             // The fields stand two places further on in this call.
@@ -352,6 +382,15 @@ fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
         () if bits & !access::ALL != 0 || remote_only || not_writable => Err(Refused::argument(5, bits)),
         () => Ok(()),
     }
+}
+
+/// Its client has sealed the memory, if it must. The file is not needed any more.
+fn check_sealed(memory: &mut MemoryObject) -> Result<(), Refused> {
+    if memory.unsealed.as_ref().is_some_and(|file| !has_no_holes_to_come(file)) {
+        return Err(Refused::with(Refusal::BadFile, UNSEALED as u32, 0u64));
+    }
+    memory.unsealed = None;
+    Ok(())
 }
 
 /// Whether a client may register memory that stays in place.
