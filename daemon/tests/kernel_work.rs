@@ -23,8 +23,8 @@ use nix::{
     unistd::geteuid,
 };
 use roced_abi::control::{
-    AllocPd, Call as _, CreateChannel, CreateCq, CreateCqRequest, DeallocPd, DeviceName, FreeMemory, Handle, Hello,
-    HelloRequest, MapMemory, MapMemoryRequest, Message, Nothing, OpenDevice, origin,
+    AllocPd, Call as _, CreateChannel, CreateCq, CreateCqRequest, DeallocPd, DestroyChannel, DeviceName, FreeMemory,
+    Handle, Hello, HelloRequest, MapMemory, MapMemoryRequest, Message, Nothing, OpenDevice, origin,
 };
 use served::{DEVICE, Raw, Served, eventually, other_user::as_unprivileged_user};
 use zerocopy::IntoBytes as _;
@@ -166,6 +166,40 @@ fn descriptor_of_reply(raw: &Raw) -> OwnedFd {
     unsafe {
         OwnedFd::from_raw_fd(rights.expect("a descriptor"))
     }
+}
+
+/// Closing four of its descriptors occupies all threads of a user, and no others of it are kept for
+/// them without end.
+#[test]
+fn a_user_whose_descriptors_do_not_close_is_served_no_more() {
+    if !geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let served = Served::start();
+    let mut other = opened(&served);
+    let mut raw = as_unprivileged_user(&served, || opened(&served));
+    let (sockets, _others) = lingering(4);
+    for socket in sockets {
+        setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 2 * LINGER_S }).expect("an option");
+        before_it_turns(&served, || {
+            let part = MapMemoryRequest { offset: 0, bytes: 4096, writable: 1, origin: origin::FILE_BACKED };
+            raw.put(Message::new(MapMemory::OP, 3, &part).as_bytes(), &[socket.as_raw_fd()]);
+            drop(socket);
+        });
+        assert!(raw.get().is_some(), "it is no file in memory");
+    }
+    for _ in 0..300 {
+        let channel = raw.call::<CreateChannel>(Nothing {}).expect("room").handle;
+        raw.call::<DestroyChannel>(Handle { handle: channel }).expect("unused");
+    }
+    eventually("its session ended", || raw.say(AllocPd::OP, &Nothing {}).is_none());
+    let again = || as_unprivileged_user(&served, || Raw::connect(&served.socket));
+    assert!(again().is_closed(), "turned away");
+    other.call::<AllocPd>(Nothing {}).expect("it is served");
+    thread::sleep(Duration::from_secs(2 * LINGER_S as u64 + 2));
+    let raw = again();
+    raw.put(hello().as_bytes(), &[]);
+    assert!(raw.get().is_some(), "they are closed, and it is served again");
 }
 
 /// A user at its limit of descriptors waits; it loses none, and no other user waits with it.

@@ -21,6 +21,9 @@ const THREADS: u32 = 4;
 /// A chore that takes longer has the next one begun by another thread.
 const STUCK: Duration = Duration::from_millis(20);
 
+/// So long without a new chore, and all threads of a user are given up: chores do not end any more.
+const GONE: Duration = Duration::from_secs(1);
+
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -62,25 +65,43 @@ impl Chores {
         if state.idle > 0 {
             self.came.notify_one();
         }
-        if state.needs_thread() {
-            state.threads += 1;
-            drop(state);
-            let chores = Arc::clone(self);
-            let work = move || {
-                thread_start::begin(HelperThread::User);
-                chores.work();
-            };
-            let spawned = thread::Builder::new().name("roced-user".into()).spawn(work);
-            if spawned.is_err() {
-                self.do_without_thread();
-            }
+        self.begin_thread(state);
+    }
+
+    /// Begins a thread if one is missing.
+    fn begin_thread(self: &Arc<Self>, mut state: MutexGuard<'_, ChoreState>) {
+        if !state.needs_thread() {
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let chores = Arc::clone(self);
+        let work = move || {
+            thread_start::begin(HelperThread::User);
+            chores.work();
+        };
+        let spawned = thread::Builder::new().name("roced-user".into()).spawn(work);
+        if spawned.is_err() {
+            self.do_without_thread();
         }
     }
 
-    /// Chores that are not done.
-    pub(crate) fn count(&self) -> usize {
+    /// Chores that are not done. Those behind a stuck one get a thread.
+    pub(crate) fn count(self: &Arc<Self>) -> usize {
         let state = self.state();
-        state.queue.len() + state.begun as usize
+        let count = state.queue.len() + state.begun as usize;
+        if !state.queue.is_empty() {
+            self.begin_thread(state);
+        }
+        count
+    }
+
+    /// All threads that a user may have are at work, and none has got on for a while.
+    pub(crate) fn are_stuck(self: &Arc<Self>) -> bool {
+        self.count();
+        let state = self.state();
+        let is_gone = || state.taken.is_some_and(|taken| taken.elapsed() >= GONE);
+        state.threads == THREADS && state.begun == THREADS && is_gone()
     }
 
     fn state(&self) -> MutexGuard<'_, ChoreState> {
@@ -168,6 +189,21 @@ mod tests {
             (0..=100).map(|_| results.recv_timeout(Duration::from_secs(20)).expect("it is done")).collect();
         assert!(order.iter().copied().eq(0..=100), "one after the other");
         assert_eq!((chores.count(), chores.state().threads), (1, 2));
+        drop(release);
+    }
+
+    #[test]
+    fn a_chore_behind_a_stuck_one_gets_a_thread_when_they_are_counted() {
+        let chores = Arc::new(Chores::default());
+        let (done, results) = mpsc::channel();
+        let (release, wait) = mpsc::channel::<()>();
+        chores.add(move || _ = wait.recv());
+        chores.add(move || done.send(()).expect("the test waits"));
+        thread::sleep(2 * STUCK);
+        assert!(results.try_recv().is_err());
+        assert_eq!(chores.count(), 2);
+        assert_eq!(results.recv_timeout(Duration::from_secs(20)), Ok(()));
+        assert!(!chores.are_stuck(), "one thread is not");
         drop(release);
     }
 

@@ -80,6 +80,24 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Resul
     Ok(Some(Incoming { length, exhausted, descriptors }))
 }
 
+/// Takes what is left in a socket into which nothing more comes, as far as it is bytes alone; false
+/// if there is a message with descriptors.
+pub(crate) fn has_only_bytes(socket: impl AsFd) -> bool {
+    let (socket, mut byte) = (socket.as_fd(), [0]);
+    loop {
+        match receive_into(socket, &mut byte, &mut [], libc::MSG_PEEK) {
+            Ok((_, true)) => return false,
+            Ok((0, false)) | Err(Errno::EAGAIN) => return true,
+            Ok((_, false)) => {}
+            Err(_) => return false,
+        }
+        // Without descriptors, as was seen.
+        if receive_into(socket, &mut byte, &mut [], 0).is_err() {
+            return false;
+        }
+    }
+}
+
 /// Receives a message, and its control messages to `room`: its length, and whether some control
 /// messages had no room.
 ///

@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
-use super::{chores::Chores, stall_budget::StallBudget};
+use nix::sys::socket::{Shutdown, shutdown};
+
+use super::{chores::Chores, descriptor, stall_budget::StallBudget};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -15,6 +17,10 @@ const CLOSING_PER_USER: u32 = 64;
 
 /// The same of all users together: a bound on descriptors. A user that has none may pass some.
 const CLOSING_OF_ALL: u32 = 4096;
+
+/// Descriptors of ours that were a user's and wait for its threads, while these do not come back;
+/// beyond that the user is served no more. A session that ends leaves thousands for a moment.
+const UNCLOSED_PER_USER: u32 = 256;
 
 /// A thread that does not come back counts as so many descriptors: a user has 4 of them at most.
 pub(crate) const OF_A_THREAD: u32 = CLOSING_PER_USER / 4;
@@ -27,6 +33,8 @@ pub struct UserAccounts(Arc<Accounts>);
 struct Accounts {
     /// Descriptors that are being closed, by user.
     closing: Mutex<BTreeMap<u32, u32>>,
+    /// Descriptors of ours that wait to be closed, by user.
+    unclosed: Mutex<BTreeMap<u32, u32>>,
     /// By user. Unused ones with their whole budget are forgotten.
     budgets: Mutex<BTreeMap<u32, Arc<StallBudget>>>,
     /// By user. Those without a thread and an account in use are forgotten.
@@ -47,6 +55,10 @@ impl UserAccounts {
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
         self.0.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unclosed(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        self.0.unclosed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,6 +110,28 @@ impl UserAccount {
         Closing { user: self.clone(), count }
     }
 
+    /// Closing its descriptors occupies all of its threads, and very many others wait for them: each
+    /// is one less for all users. Nothing of it is to be served until they come back.
+    pub fn is_stuck(&self) -> bool {
+        let unclosed = self.users.unclosed().get(&self.uid).copied().unwrap_or(0);
+        unclosed >= UNCLOSED_PER_USER && self.chores.are_stuck()
+    }
+
+    /// Has a thread of the user close a descriptor of ours.
+    fn close_later(&self, fd: OwnedFd) {
+        *self.users.unclosed().entry(self.uid).or_default() += 1;
+        let user = self.clone();
+        self.later(move || {
+            drop(fd);
+            let mut unclosed = user.users.unclosed();
+            let count = unclosed.get_mut(&user.uid).expect("counted before");
+            *count -= 1;
+            if *count == 0 {
+                unclosed.remove(&user.uid);
+            }
+        });
+    }
+
     /// The stall budget of this user, if half of it is left at least.
     pub(crate) fn stall_budget(&self) -> Option<Arc<StallBudget>> {
         let now = Instant::now();
@@ -141,6 +175,18 @@ impl SharedFd {
     pub fn new(fd: OwnedFd, user: Option<UserAccount>) -> Self {
         Self { fd: Some(fd), user }
     }
+
+    /// Closes a connected socket of a user that is stuck: here and now if it has brought no
+    /// descriptors, so that it does not wait for threads that do not come back. How many it may
+    /// bring, in sockets that it has connected, is limited by the kernel.
+    pub fn turn_away(mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        // Nothing more can be sent to it.
+        if shutdown(fd.as_raw_fd(), Shutdown::Read).is_ok() && descriptor::has_only_bytes(&fd) {
+            return drop(fd);
+        }
+        self.fd = Some(fd);
+    }
 }
 
 impl AsFd for SharedFd {
@@ -152,7 +198,7 @@ impl AsFd for SharedFd {
 impl Drop for SharedFd {
     fn drop(&mut self) {
         if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
-            user.later(move || drop(fd));
+            user.close_later(fd);
         }
     }
 }

@@ -75,6 +75,11 @@ impl ClientConnection {
         Self { socket: SharedFd::new(socket, Some(user.clone())), peer, user }
     }
 
+    /// Closes it, of a user of which nothing is served: [`UserAccount::is_stuck`].
+    pub fn turn_away(self) {
+        self.socket.turn_away();
+    }
+
     /// The account of its user.
     pub fn user(&self) -> &UserAccount {
         &self.user

@@ -48,6 +48,12 @@ impl Clients {
 
     fn admit(&mut self, connection: ClientConnection) {
         let peer = connection.peer();
+        if connection.user().is_stuck() {
+            self.note_fault(peer.account, |held_back| {
+                warn!(pid = peer.pid, uid = peer.uid, held_back, "descriptors of its user do not close: turned away")
+            });
+            return connection.turn_away();
+        }
         let (stage, charge) = match self.stage_for(peer) {
             Ok(admitted) => admitted,
             Err(limit) => {

@@ -425,6 +425,9 @@ impl Clients {
                 return;
             }
             let Some(session) = self.sessions.get_mut(&number) else { return };
+            if session.connection.user().is_stuck() {
+                return self.end(number, &SessionEnd::Fault("descriptors of its user do not close".into()));
+            }
             let was_open = matches!(session.stage, SessionStage::Open(_));
             let is_cm = matches!(session.stage, SessionStage::Cm);
             let waiting = session.waiting.take();
