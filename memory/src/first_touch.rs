@@ -26,14 +26,14 @@ const USER_MODE_ONLY: c_int = 1;
 const REGISTER_MISSING: u64 = 1 << 0;
 
 #[repr(C)]
-struct Handshake {
+struct MissingPagesHandshake {
     api: u64,
     features: u64,
     ioctls: u64,
 }
 
 #[repr(C)]
-struct Register {
+struct MissingPagesRange {
     start: u64,
     length: u64,
     mode: u64,
@@ -41,10 +41,10 @@ struct Register {
 }
 
 mod raw {
-    use super::{Handshake, Register};
+    use super::{MissingPagesHandshake, MissingPagesRange};
 
-    nix::ioctl_readwrite!(api, 0xaa, 0x3f, Handshake);
-    nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
+    nix::ioctl_readwrite!(api, 0xaa, 0x3f, MissingPagesHandshake);
+    nix::ioctl_readwrite!(register, 0xaa, 0x00, MissingPagesRange);
 }
 
 /// The userfaultfd of this process, or why there is none.
@@ -68,14 +68,15 @@ pub fn clients_pay() -> Result<(), Errno> {
 pub(super) fn leave_to_client(mapping: &Range<usize>) -> Result<(), Errno> {
     let Ok(faults) = FAULTS.get_or_init(open) else { return Ok(()) };
     let (start, length) = (mapping.start as u64, mapping.len() as u64);
-    let mut request = Register { start, length, mode: REGISTER_MISSING, ioctls: 0 };
+    let mut request = MissingPagesRange { start, length, mode: REGISTER_MISSING, ioctls: 0 };
     // SAFETY: the structure is the kernel's for this call, which changes no byte of the mapping.
     unsafe { raw::register(faults.as_raw_fd(), &raw mut request) }.map(drop)
 }
 
 fn open() -> Result<OwnedFd, Errno> {
     let faults = open_with(USER_MODE_ONLY)?;
-    let mut handshake = Handshake { api: API, features: FEATURE_MISSING_SHARED | FEATURE_SIGBUS, ioctls: 0 };
+    let mut handshake =
+        MissingPagesHandshake { api: API, features: FEATURE_MISSING_SHARED | FEATURE_SIGBUS, ioctls: 0 };
     // SAFETY: as above.
     unsafe { raw::api(faults.as_raw_fd(), &raw mut handshake) }?;
     Ok(faults)
