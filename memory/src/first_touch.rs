@@ -50,8 +50,7 @@ mod raw {
 /// The userfaultfd of this process, or why there is none.
 static FAULTS: OnceLock<Result<OwnedFd, Errno>> = OnceLock::new();
 
-/// Whether clients pay for all pages of their memory; called first, before any memory is mapped, it
-/// says so in time for the log.
+/// Checks that clients pay for all pages of their memory, for a warning when the daemon starts.
 ///
 /// # Errors
 /// The kernel's: it has no userfaultfd, or forbids it to this process. Missing pages that the
