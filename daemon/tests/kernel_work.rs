@@ -180,7 +180,7 @@ fn a_user_whose_descriptors_do_not_close_is_served_no_more() {
     let mut raw = as_unprivileged_user(&served, || opened(&served));
     let (sockets, _others) = lingering(4);
     for socket in sockets {
-        setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 2 * LINGER_S }).expect("an option");
+        setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 4 * LINGER_S }).expect("an option");
         before_it_turns(&served, || {
             let part = MapMemoryRequest { offset: 0, bytes: 4096, writable: 1, origin: origin::FILE_BACKED };
             raw.put(Message::new(MapMemory::OP, 3, &part).as_bytes(), &[socket.as_raw_fd()]);
@@ -196,7 +196,7 @@ fn a_user_whose_descriptors_do_not_close_is_served_no_more() {
     let again = || as_unprivileged_user(&served, || Raw::connect(&served.socket));
     assert!(again().is_closed(), "turned away");
     other.call::<AllocPd>(Nothing {}).expect("it is served");
-    thread::sleep(Duration::from_secs(2 * LINGER_S as u64 + 2));
+    thread::sleep(Duration::from_secs(4 * LINGER_S as u64));
     let raw = again();
     raw.put(hello().as_bytes(), &[]);
     assert!(raw.get().is_some(), "they are closed, and it is served again");

@@ -21,8 +21,8 @@ const THREADS: u32 = 4;
 /// A chore that takes longer has the next one begun by another thread.
 const STUCK: Duration = Duration::from_millis(20);
 
-/// So long without a new chore, and all threads of a user are given up: chores do not end any more.
-const GONE: Duration = Duration::from_secs(1);
+/// So long without a new chore, and all threads of a user are given up. To unmap 8 GiB takes 1.1 s.
+const GONE: Duration = Duration::from_secs(5);
 
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
 const IDLE: Duration = Duration::from_secs(2);

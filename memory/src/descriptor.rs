@@ -183,6 +183,11 @@ impl SpareNumbers {
     }
 }
 
+/// Descriptors that this process may have, but for those of messages.
+pub(crate) fn usual_limit() -> u64 {
+    SpareNumbers::get().usual
+}
+
 /// Closes a descriptor in a thread of its user's.
 fn close_later(fd: OwnedFd, user: &UserAccount) {
     let is_spare = SpareNumbers::get().usual <= fd.as_raw_fd() as u64;

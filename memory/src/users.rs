@@ -114,7 +114,8 @@ impl UserAccount {
     /// is one less for all users. Nothing of it is to be served until they come back.
     pub fn is_stuck(&self) -> bool {
         let unclosed = self.users.unclosed().get(&self.uid).copied().unwrap_or(0);
-        unclosed >= UNCLOSED_PER_USER && self.chores.are_stuck()
+        unclosed >= UNCLOSED_PER_USER
+            && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
     }
 
     /// Has a thread of the user close a descriptor of ours.
