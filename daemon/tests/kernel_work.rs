@@ -171,7 +171,7 @@ fn descriptor_of_reply(raw: &Raw) -> OwnedFd {
 /// Closing four of its descriptors occupies all threads of a user, and no others of it are kept for
 /// them without end.
 #[test]
-fn a_user_whose_descriptors_do_not_close_is_served_no_more() {
+fn a_user_with_descriptors_that_do_not_close_is_served_no_more() {
     if !geteuid().is_root() {
         return println!("skipped: needs root, to be two users");
     }

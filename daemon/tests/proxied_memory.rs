@@ -149,7 +149,7 @@ fn served_to_strangers() -> Served {
 }
 
 /// Where the config says so no client can take pages of memory that the daemon maps, and have those
-/// wait that copy there: what a program allocates is sealed, all else is left in place.
+/// wait that copy there: allocated memory is sealed, all else is left in place.
 #[test]
 fn no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it() {
     if !is_alone("no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it") {

@@ -30,7 +30,7 @@ use nix::{
 };
 use roced::sandbox::{Sandbox, ServedPaths, ThreadKind};
 
-/// Environment of the other process: kind of thread, and what it does.
+/// Environment of the other process: kind of thread, and its act.
 const KIND: &str = "ROCED_TEST_THREAD";
 const ACT: &str = "ROCED_TEST_ACT";
 
@@ -113,7 +113,7 @@ fn kind(name: &str) -> ThreadKind {
 fn a_thread_of_the_daemon() {
     let (Some(name), Some(act_name)) = (env::var(KIND).ok(), env::var(ACT).ok()) else { return };
     let kind = kind(&name);
-    // A thousand dumps of a test's processes help nobody.
+    // A thousand dumps of a test's processes are of no use.
     setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("less is always allowed");
     let folder = env::var(FOLDER).expect("a folder");
     let config = Path::new(&folder).join("roced.toml");

@@ -80,7 +80,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Resul
     Ok(Some(Incoming { length, exhausted, descriptors }))
 }
 
-/// Takes what is left in a socket into which nothing more comes, as far as it is bytes alone; false
+/// Takes the rest of a socket into which nothing more comes, as far as it is bytes alone; false
 /// if there is a message with descriptors.
 pub(crate) fn has_only_bytes(socket: impl AsFd) -> bool {
     let (socket, mut byte) = (socket.as_fd(), [0]);

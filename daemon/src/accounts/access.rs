@@ -33,16 +33,16 @@ impl FromIterator<DeviceId> for DeviceSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId(pub usize);
 
-/// What a program may do.
+/// Rights of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct ClientAccess {
     /// The rule that it matches, if any: its account has the limits of that.
     pub rule: Option<RuleId>,
     /// Devices that it may open.
     pub devices: DeviceSet,
 }
 
-impl Access {
+impl ClientAccess {
     /// Without rules.
     pub const ALL: Self = Self { rule: None, devices: DeviceSet::ALL };
 }
@@ -96,7 +96,7 @@ impl AccessRules {
 
     /// Access of a program of user `uid`, whose account is `account`. `groups` are looked at only if
     /// a rule asks for them.
-    pub fn of(&self, uid: u32, account: AccountId, groups: impl FnOnce() -> Vec<u32>) -> Access {
+    pub fn of(&self, uid: u32, account: AccountId, groups: impl FnOnce() -> Vec<u32>) -> ClientAccess {
         let has_groups = self.0.iter().any(|rule| !rule.gids.is_empty());
         let groups = if has_groups { groups() } else { Vec::new() };
         let matches = |rule: &NumberedRule| {
@@ -105,7 +105,7 @@ impl AccessRules {
             is_for_all || is_user || rule.gids.iter().any(|gid| groups.contains(gid))
         };
         let found = self.0.iter().position(matches);
-        found.map_or(Access::ALL, |at| Access { rule: Some(RuleId(at)), devices: self.0[at].devices })
+        found.map_or(ClientAccess::ALL, |at| ClientAccess { rule: Some(RuleId(at)), devices: self.0[at].devices })
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
 
     /// The rule and the devices of a program.
     fn access(rules: &AccessRules, uid: u32, account: u32, groups: &[u32]) -> (Option<usize>, [bool; 2]) {
-        let Access { rule, devices } = rules.of(uid, AccountId(account), || groups.to_vec());
+        let ClientAccess { rule, devices } = rules.of(uid, AccountId(account), || groups.to_vec());
         (rule.map(|rule| rule.0), [0, 1].map(|device| devices.has(DeviceId(device))))
     }
 

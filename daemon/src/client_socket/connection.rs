@@ -17,7 +17,7 @@ use roced_memory::{
 use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::accounts::access::Access;
+use crate::accounts::access::ClientAccess;
 
 /// The process at the other end, as reported by the kernel when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ClientProcess {
     /// Account that it counts for.
     pub account: AccountId,
     /// By the rules of the operator.
-    pub access: Access,
+    pub access: ClientAccess,
 }
 
 /// Result of a receive.
@@ -171,7 +171,7 @@ mod tests {
         (
             ClientConnection::new(
                 ours,
-                ClientProcess { pid: 1, uid: 0, account: AccountId(0), access: Access::ALL },
+                ClientProcess { pid: 1, uid: 0, account: AccountId(0), access: ClientAccess::ALL },
                 &UserAccounts::default(),
             ),
             theirs,

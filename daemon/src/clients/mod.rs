@@ -141,8 +141,8 @@ enum SessionEnd {
 }
 
 impl Clients {
-    /// Clients of these devices, that come by `listener`, whose rules have these limits. `board` has
-    /// a place for each worker.
+    /// Clients of these devices, that come by `listener`; its rules have these limits. `board` has a
+    /// place for each worker.
     ///
     /// # Errors
     /// The kernel's: no file descriptors, no random bytes.

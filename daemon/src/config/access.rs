@@ -117,7 +117,7 @@ fn names(section: &ConfigSection<'_, '_>, key: &str, allowed: &str) -> Vec<Accou
     if section.take(key).is_none() {
         return Vec::new();
     }
-    // An empty list would match every program, which its author cannot mean.
+    // An empty list would match every program, which is never meant.
     let Some(array) = section.array(key).filter(|array| !array.is_empty()) else {
         section.refuse(key, format!("not allowed: it must be {allowed}, at least one"));
         return Vec::new();

@@ -22,7 +22,7 @@ use super::{
 
 /// `SECCOMP_FILTER_FLAG_SPEC_ALLOW`: without it, Linux before 5.16 switches off speculation past
 /// stores for a thread with a filter, and the data path would be slower. The filters are against
-/// bugs of the daemon, which executes no foreign code whose speculation could matter.
+/// bugs of the daemon, which executes no foreign code.
 const SPEC_ALLOW: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 
 /// `struct sock_fprog` of `linux/filter.h`.

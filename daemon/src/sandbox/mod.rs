@@ -1,4 +1,4 @@
-//! The daemon's own confinement: what a bug of it could still do.
+//! The daemon's own confinement: bounds of a bug.
 //!
 //! Each thread enters its sandbox when it starts to serve, in this order: capabilities that it does
 //! not need are gone ([`capabilities`]), files that it does not need cannot be opened ([`paths`],

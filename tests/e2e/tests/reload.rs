@@ -74,7 +74,8 @@ pub(crate) fn a_wrong_config_changes_nothing(_: &Settings) -> Result<()> {
     reload(&lab, &before, "no change")
 }
 
-/// A denied network is reached no more, connections to it fail, and its frames are dropped; as soon as it is allowed again all goes.
+/// A denied network is reached no more, connections to it fail, and its frames are dropped; as soon
+/// as it is allowed again all goes.
 pub(crate) fn denied_peers_are_kept_out_both_ways(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let before = fs::read_to_string(lab.config(Host::A))?;

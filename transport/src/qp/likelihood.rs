@@ -53,7 +53,7 @@ const RUN_MIN: i32 = 4;
 
 /// Packets of one port that is not this life's, each a few PSNs ahead of the one before.
 #[derive(Debug, Default)]
-struct Run {
+struct PortRun {
     port: u16,
     /// Distance of the last one from the expected PSN.
     last: i32,
@@ -63,7 +63,7 @@ struct Run {
     heard: Nanos,
 }
 
-impl Run {
+impl PortRun {
     /// Notes a packet; returns the number of those in its run.
     fn count(&mut self, port: u16, ahead: i32) -> i32 {
         if self.count > 0 && self.port == port && (1..=OTHER_PORT_PSNS).contains(&(ahead - self.last)) {
@@ -86,7 +86,7 @@ pub(super) struct Likelihood {
     /// Time of the last accepted packet.
     heard: Nanos,
     /// Packets from another port since then.
-    run: Run,
+    run: PortRun,
 }
 
 impl Likelihood {
@@ -113,7 +113,7 @@ impl Likelihood {
         let is_near = (0..OTHER_PORT_PSNS).contains(&ahead);
         if is_silent && ahead >= 0 {
             if self.run.heard != self.heard {
-                self.run = Run { heard: self.heard, ..Run::default() };
+                self.run = PortRun { heard: self.heard, ..PortRun::default() };
             }
             let run = self.run.count(port, ahead);
             if !is_near && run >= RUN_MIN.max(ahead / RUN_REACH + 1) {
