@@ -139,6 +139,8 @@ struct Identifier {
 /// IdNumbers of an owner's identifiers.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdNumbers {
+    /// Devices that it may not use, by their numbers.
+    forbidden: u64,
     /// The user that has the owner.
     account: u32,
     last: u32,
@@ -246,6 +248,15 @@ impl Identifiers {
     /// Owner `owner` is of user `account`.
     pub fn add_owner(&mut self, owner: OwnerId, account: u32) {
         self.numbers.entry(owner).or_default().account = account;
+    }
+
+    /// Owner `owner` may not use `device`: its listeners hear of no request there.
+    ///
+    /// # Panics
+    /// With the 65th device.
+    pub fn forbid(&mut self, owner: OwnerId, device: DeviceId) {
+        assert!(device.0 < u64::BITS, "a host has at most 64 devices");
+        self.numbers.entry(owner).or_default().forbidden |= 1 << device.0;
     }
 
     /// Creates an identifier of `owner`; its events go to `channel` with `uid`.

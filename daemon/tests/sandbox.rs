@@ -146,6 +146,8 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
     assert!(Instant::now().elapsed() < Duration::from_secs(60));
     assert!(panic::catch_unwind(|| panic!("with a backtrace")).is_err());
     eprintln!("a line of the log");
+    let own = File::open(env::current_exe().expect("this program")).expect("for the backtrace");
+    drop(own);
     match kind {
         ThreadKind::Worker => {
             let stat = fs::read_to_string("/proc/self/stat").expect("it looks whether others compute");

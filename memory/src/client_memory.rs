@@ -260,10 +260,8 @@ mod tests {
         assert_eq!(removed, Err(Errno::EPERM), "by a mapping");
         memory.write(8191, &[7]);
         // SAFETY: inside the two pages, mapped until the process ends.
-        assert_eq!(
-            unsafe { theirs.cast::<std::sync::atomic::AtomicU8>().add(8191).as_ref() }.load(Ordering::Relaxed),
-            7
-        );
+        let last = unsafe { theirs.cast::<std::sync::atomic::AtomicU8>().add(8191).as_ref() };
+        assert_eq!(last.load(Ordering::Relaxed), 7);
         assert_eq!(ClientMemory::create(0, Room::default()).map(drop), Err(Errno::EINVAL));
         assert_eq!(ClientMemory::create(u64::MAX, Room::default()).map(drop), Err(Errno::EFBIG));
     }

@@ -6,7 +6,11 @@
 //! which instance polls the queue, and has the workers' scheduling class. The previous setting
 //! returns when this is dropped; after a SIGKILL it does not.
 
-use std::{collections::BTreeMap, fs, io};
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+};
 
 use nix::{
     errno::Errno,
@@ -166,15 +170,17 @@ impl ThreadedNapi {
             // An older kernel: all at once.
             None if self.by_sysfs || napi.pid.is_some() => Ok(()),
             None => {
-                fs::write(self.sysfs(), "1").map_err(|error| refused(&self.interface, error))?;
+                self.write_switch("1").map_err(|error| refused(&self.interface, error))?;
                 self.by_sysfs = true;
                 Ok(())
             }
         }
     }
 
-    fn sysfs(&self) -> String {
-        format!("/sys/class/net/{}/threaded", self.interface)
+    /// Writes the switch of all threads of the interface, which is there or not, and never made.
+    fn write_switch(&self, value: &str) -> io::Result<()> {
+        let switch = format!("/sys/class/net/{}/threaded", self.interface);
+        OpenOptions::new().write(true).open(switch)?.write_all(value.as_bytes())
     }
 
     fn pin(&self, napi: &Napi, cores: &[u32]) -> Result<(), NapiError> {
@@ -235,7 +241,7 @@ impl Drop for ThreadedNapi {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other,
         });
-        let sysfs = if self.by_sysfs { fs::write(self.sysfs(), "0") } else { Ok(()) };
+        let sysfs = if self.by_sysfs { self.write_switch("0") } else { Ok(()) };
         let gro = if self.gro_was_off { set_gro(&self.interface, false) } else { Ok(()) };
         if let Err(error) = threads.and(sysfs).and(gro) {
             warn!(interface = self.interface, %error, "NAPI of the interface does not become what it was");

@@ -179,6 +179,9 @@ impl Identifiers {
         let listener = listener.ok_or(reject_reason::INVALID_SERVICE_ID)?;
         let device = device.map_err(|_| refused)?;
         let id = &self.ids[&listener];
+        if self.numbers.get(&listener.owner).is_some_and(|owner| owner.forbidden >> device.device.0 & 1 != 0) {
+            return Err(reject_reason::INVALID_SERVICE_ID);
+        }
         if id.device.is_some_and(|bound| bound.device != device.device) {
             return Err(reject_reason::INVALID_SERVICE_ID);
         }

@@ -1,6 +1,7 @@
 //! Refused requests are noted, with user and reason.
 
 use roced_cm::{RefusalCause, identifiers::IdService};
+use roced_types::DeviceId;
 
 use crate::world::{OWNER, SECOND, World};
 
@@ -69,4 +70,25 @@ fn refusals_that_are_not_taken_are_bounded() {
     }
     assert_eq!(refusals(&mut world, 1).len(), 64);
     world.end();
+}
+
+/// Also a listener on all addresses, which is bound to no device.
+#[test]
+fn a_listener_hears_nothing_of_a_device_that_its_owner_may_not_use() {
+    for forbidden in [false, true] {
+        let mut world = World::new();
+        world.ids[1].add_owner(OWNER, 7);
+        let listener = world.listen(IdService::Reliable, 8);
+        if forbidden {
+            (0..64).for_each(|device| world.ids[1].forbid(OWNER, DeviceId(device)));
+        }
+        let active = world.routed(IdService::Reliable);
+        world.connect(active, b"");
+        world.run(SECOND / 10);
+        assert_eq!(world.events[1].is_empty(), forbidden);
+        let is_refused = refusals(&mut world, 0).iter().any(|(_, cause)| *cause == RefusalCause::ByPeer(8));
+        assert_eq!(is_refused, forbidden);
+        world.destroy(1, listener);
+        world.end();
+    }
 }

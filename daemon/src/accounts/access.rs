@@ -95,17 +95,18 @@ impl AccessRules {
     }
 
     /// Access of a program of user `uid`, whose account is `account`. `groups` are looked at only if
-    /// a rule asks for them.
-    pub fn of(&self, uid: u32, account: AccountId, groups: impl FnOnce() -> Vec<u32>) -> ClientAccess {
+    /// a rule asks for them; `None` if they are not known then.
+    pub fn of(&self, uid: u32, account: AccountId, groups: impl FnOnce() -> Option<Vec<u32>>) -> Option<ClientAccess> {
         let has_groups = self.0.iter().any(|rule| !rule.gids.is_empty());
-        let groups = if has_groups { groups() } else { Vec::new() };
+        let groups = if has_groups { groups()? } else { Vec::new() };
         let matches = |rule: &NumberedRule| {
             let is_for_all = rule.uids.is_empty() && rule.gids.is_empty();
             let is_user = rule.uids.contains(&uid) || rule.uids.contains(&account.0);
             is_for_all || is_user || rule.gids.iter().any(|gid| groups.contains(gid))
         };
         let found = self.0.iter().position(matches);
-        found.map_or(ClientAccess::ALL, |at| ClientAccess { rule: Some(RuleId(at)), devices: self.0[at].devices })
+        let access = |at: usize| ClientAccess { rule: Some(RuleId(at)), devices: self.0[at].devices };
+        Some(found.map_or(ClientAccess::ALL, access))
     }
 }
 
@@ -139,7 +140,8 @@ mod tests {
 
     /// The rule and the devices of a program.
     fn access(rules: &AccessRules, uid: u32, account: u32, groups: &[u32]) -> (Option<usize>, [bool; 2]) {
-        let ClientAccess { rule, devices } = rules.of(uid, AccountId(account), || groups.to_vec());
+        let ClientAccess { rule, devices } =
+            rules.of(uid, AccountId(account), || Some(groups.to_vec())).expect("known groups");
         (rule.map(|rule| rule.0), [0, 1].map(|device| devices.has(DeviceId(device))))
     }
 
@@ -166,8 +168,14 @@ mod tests {
     #[test]
     fn groups_are_not_asked_for_when_no_rule_has_any() {
         let all = rules(&[rule(&[named("root")], &[], None)]);
-        let access = all.of(0, AccountId(0), || panic!("no need"));
+        let access = all.of(0, AccountId(0), || panic!("no need")).expect("it needs none");
         assert_eq!(access.rule, Some(RuleId(0)));
+    }
+
+    #[test]
+    fn a_program_with_unknown_groups_has_no_access_where_rules_ask_for_them() {
+        let all = rules(&[rule(&[], &[AccountName::Numbered(50)], None)]);
+        assert_eq!(all.of(1000, AccountId(1000), || None), None);
     }
 
     #[test]

@@ -149,11 +149,11 @@ impl ClientListener {
         let (pid, uid) = (credentials.pid(), credentials.uid());
         let account = self.subordinate.account_of(uid);
         let groups = || {
-            // Fails only when the other end is gone already.
-            let supplementary = groups_of(&socket).unwrap_or_default();
-            supplementary.into_iter().map(Gid::as_raw).chain([credentials.gid()]).collect()
+            let supplementary = groups_of(&socket).ok()?;
+            Some(supplementary.into_iter().map(Gid::as_raw).chain([credentials.gid()]).collect())
         };
-        let peer = ClientProcess { pid, uid, account, access: self.rules.of(uid, account, groups) };
+        // Without its groups, where a rule asks for them, a program has no rights.
+        let peer = ClientProcess { pid, uid, account, access: self.rules.of(uid, account, groups)? };
         Some(ClientConnection::new(socket, peer, &self.users))
     }
 

@@ -172,6 +172,9 @@ impl ConnectionService {
     pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, user: UserAccount, is_privileged: bool) {
         let ClientProcess { uid, account, access, .. } = peer;
         self.ids.add_owner(owner_of(session), account.0);
+        for device in self.devices.iter().filter(|device| !access.devices.has(device.id)) {
+            self.ids.forbid(owner_of(session), device.id);
+        }
         self.owners.insert(session, IdOwner { uid, account, devices: access.devices, user, is_privileged });
     }
 

@@ -85,7 +85,8 @@ impl Config {
             attachments => Apply,
             memory_mib => Apply,
             proxied_memory => Apply,
-            unsealed_memory => Apply,
+            // Memory that sessions have allocated before is not looked at again.
+            unsealed_memory => Restart,
         });
         // Likewise.
         compare!(changes, "limits.device", device, &new.limits.device, DeviceLimits {
@@ -122,7 +123,8 @@ impl Config {
     pub fn apply(&mut self, new: &Self) {
         self.log.level = new.log.level;
         self.net = new.net.clone();
-        self.limits.client = ClientLimits { cqs: self.limits.client.cqs, ..new.limits.client.clone() };
+        let ClientLimits { cqs, unsealed_memory, .. } = self.limits.client;
+        self.limits.client = ClientLimits { cqs, unsealed_memory, ..new.limits.client.clone() };
         self.limits.account = new.limits.account.clone();
         self.limits.cm = new.limits.cm;
         // As in `changes`: none of them is applied, so that a later reload finds the differences.

@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env::consts::ARCH,
-    io,
+    io, process,
 };
 
 use libc::{c_long, c_ushort};
@@ -17,7 +17,7 @@ use seccompiler::{
 
 use super::{
     ThreadKind,
-    syscalls::{AllowedCall, Argument, calls_of},
+    syscalls::{AllowedCall, AllowedValue, Argument, calls_of},
 };
 
 /// `SECCOMP_FILTER_FLAG_SPEC_ALLOW`: without it, Linux before 5.16 switches off speculation past
@@ -106,10 +106,16 @@ fn rules<'a>(calls: impl Iterator<Item = &'a AllowedCall>) -> Result<BTreeMap<c_
 }
 
 fn conditions(arguments: &[Argument]) -> Result<Vec<SeccompCondition>, BackendError> {
-    let condition = |argument: &Argument| {
-        // They are ints, of which the kernel ignores the upper half of the register.
-        let operator = SeccompCmpOp::MaskedEq(argument.mask.into());
-        SeccompCondition::new(argument.index, SeccompCmpArgLen::Dword, operator, argument.value.into())
+    use SeccompCmpArgLen::{Dword, Qword};
+    // The kernel ignores the upper half of the register where an argument is an int.
+    let condition = |argument: &Argument| match argument.allowed {
+        AllowedValue::Bits { mask, value } => {
+            SeccompCondition::new(argument.index, Dword, SeccompCmpOp::MaskedEq(mask.into()), value.into())
+        }
+        AllowedValue::Null => SeccompCondition::new(argument.index, Qword, SeccompCmpOp::Eq, 0),
+        AllowedValue::OwnProcess => {
+            SeccompCondition::new(argument.index, Dword, SeccompCmpOp::Eq, process::id().into())
+        }
     };
     arguments.iter().map(condition).collect()
 }

@@ -33,7 +33,7 @@ use roced_report::{SandboxReport, SandboxedThreadReport};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
-use self::filter::ThreadFilter;
+use self::{filter::ThreadFilter, paths::PathRules};
 
 /// Memory that a core dump contains (core(5)): private memory without a file, ELF headers, private
 /// huge pages. Not shared memory: that is clients' memory and the frames of NIC queues.
@@ -114,13 +114,21 @@ struct PreparedSandbox {
     served: ServedPaths,
     /// By [`ThreadKind::ALL`].
     filters: Vec<ThreadFilter>,
-    /// The kernel's Landlock, once a thread is confined.
-    landlock: OnceLock<String>,
+    /// Once a thread is confined: folders of sockets are made before.
+    rules: OnceLock<PathRules>,
 }
 
 impl PreparedSandbox {
     fn landlock(&self) -> &str {
-        self.landlock.get().map_or("not used", String::as_str)
+        self.rules.get().map_or("not used", |rules| &rules.landlock)
+    }
+
+    fn rules(&self) -> io::Result<&PathRules> {
+        if let Some(rules) = self.rules.get() {
+            return Ok(rules);
+        }
+        let made = PathRules::new(&self.served)?;
+        Ok(self.rules.get_or_init(|| made))
     }
 }
 
@@ -139,7 +147,7 @@ impl Sandbox {
         if let Err(error) = fs::write("/proc/self/coredump_filter", CORE_DUMP_FILTER) {
             warn!(%error, "a core dump of the daemon would contain memory of clients: /proc/self/coredump_filter is not writable");
         }
-        Ok(Self(Some(Arc::new(PreparedSandbox { served, filters, landlock: OnceLock::new() }))))
+        Ok(Self(Some(Arc::new(PreparedSandbox { served, filters, rules: OnceLock::new() }))))
     }
 
     /// Confines the calling thread, for ever.
@@ -152,8 +160,7 @@ impl Sandbox {
         // Without it no filter is installed for a user other than root, and none of the daemon's
         // programs gains privileges: it has no programs.
         prctl::set_no_new_privs().map_err(|errno| SandboxError::Filter(errno.into()))?;
-        let landlock = paths::restrict(kind, &prepared.served).map_err(SandboxError::Paths)?;
-        prepared.landlock.get_or_init(|| landlock);
+        prepared.rules().and_then(|rules| rules.restrict(kind)).map_err(SandboxError::Paths)?;
         prepared.filters[kind as usize].install(kind).map_err(SandboxError::Filter)
     }
 

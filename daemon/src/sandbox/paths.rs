@@ -74,6 +74,8 @@ fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
     let read = access::READ_FILE | access::READ_DIR;
     let write = access::WRITE_FILE | access::TRUNCATE;
     let reads = |path: &str| OpenPath { path: path.into(), access: read, word: "read" };
+    // Where /sys/class/net/*/threaded leads to.
+    let switches = OpenPath { path: "/sys/devices".into(), access: read | write, word: "read, write" };
     // For the backtrace of a panic.
     let mut all = match env::current_exe() {
         Ok(own) => vec![OpenPath { path: own, access: access::READ_FILE, word: "read" }],
@@ -81,17 +83,19 @@ fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
     };
     match kind {
         // Which queues there are; the drivers' NAPI threads, and their switch.
-        ThreadKind::Attach => {
-            all.extend([reads("/proc"), OpenPath { path: "/sys".into(), access: read | write, word: "read, write" }]);
-        }
+        ThreadKind::Attach => all.extend([reads("/proc"), reads("/sys"), switches]),
         // Whether a thread that copies computes: /proc/self/task/*/stat.
         ThreadKind::Worker => all.push(reads("/proc")),
         // Limits and ports of the kernel, users of clients, interfaces; the switch of NAPI threads.
         ThreadKind::Control => {
-            all.extend([reads("/proc"), OpenPath { path: "/sys".into(), access: read | write, word: "read, write" }]);
+            all.extend([reads("/proc"), reads("/sys"), switches]);
             // To be able to turn a client away.
             all.push(OpenPath { path: "/dev/null".into(), access: access::READ_FILE, word: "read" });
-            all.push(OpenPath { path: folder(&served.config).into(), access: access::READ_FILE, word: "read" });
+            // Its folder, and that of the file which a symbolic link leads to.
+            let configs = [Some(served.config.clone()), served.config.canonicalize().ok()];
+            let mut folders: Vec<PathBuf> = configs.iter().flatten().map(|config| folder(config).into()).collect();
+            folders.dedup();
+            all.extend(folders.into_iter().map(|path| OpenPath { path, access: access::READ_FILE, word: "read" }));
             let remove = |socket: &PathBuf| OpenPath {
                 path: folder(socket).into(),
                 access: access::REMOVE_FILE,
@@ -110,25 +114,50 @@ pub(super) fn described(kind: ThreadKind, served: &ServedPaths) -> Vec<String> {
     open_to(kind, served).into_iter().map(of).collect()
 }
 
-/// Takes the access to all other files from the calling thread, and to TCP, for ever. Returns the
-/// kernel's Landlock, in words.
-pub(super) fn restrict(kind: ThreadKind, served: &ServedPaths) -> io::Result<String> {
-    let version = match version() {
-        Ok(version) => version,
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            return Ok("not enabled in this kernel (lsm=)".into());
-        }
-        Err(_) => return Ok("not in this kernel (CONFIG_SECURITY_LANDLOCK)".into()),
-    };
+/// Files of each kind of thread, as rules of the kernel. They are made once: a thread that starts
+/// while the process has as many descriptors as it may have is confined as well.
+#[derive(Debug)]
+pub(super) struct PathRules {
+    /// By [`ThreadKind::ALL`]; without Landlock none.
+    rules: Vec<OwnedFd>,
+    /// The kernel's Landlock, in words.
+    pub(super) landlock: String,
+}
+
+impl PathRules {
+    /// The rules of all kinds. Their folders exist.
+    pub(super) fn new(served: &ServedPaths) -> io::Result<Self> {
+        let version = match version() {
+            Ok(version) => version,
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                return Ok(Self { rules: Vec::new(), landlock: "not enabled in this kernel (lsm=)".into() });
+            }
+            Err(_) => {
+                let landlock = "not in this kernel (CONFIG_SECURITY_LANDLOCK)".into();
+                return Ok(Self { rules: Vec::new(), landlock });
+            }
+        };
+        let rules =
+            ThreadKind::ALL.map(|kind| rules_of(kind, served, version)).into_iter().collect::<Result<_, _>>()?;
+        Ok(Self { rules, landlock: format!("version {version}") })
+    }
+
+    /// Takes the access to all other files from the calling thread, and to TCP, for ever.
+    pub(super) fn restrict(&self, kind: ThreadKind) -> io::Result<()> {
+        let Some(rules) = self.rules.get(kind as usize) else { return Ok(()) };
+        // SAFETY: it takes numbers only.
+        result(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) }).map(drop)
+    }
+}
+
+fn rules_of(kind: ThreadKind, served: &ServedPaths, version: u32) -> io::Result<OwnedFd> {
     let rules = ruleset(version)?;
     for open in open_to(kind, served) {
         // A path that is missing needs no rule.
         let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&open.path) else { continue };
         allow(&rules, &file, open.access & known_accesses(version))?;
     }
-    // SAFETY: it takes numbers only.
-    result(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })?;
-    Ok(format!("version {version}"))
+    Ok(rules)
 }
 
 fn result(returned: c_long) -> io::Result<c_long> {

@@ -18,22 +18,43 @@ pub(super) struct AllowedCall {
     pub(super) only: &'static [&'static [Argument]],
 }
 
-/// A condition on an argument, of 32 bits: it has these values of the bits in `mask`.
+/// A condition on an argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Argument {
     pub(super) index: u8,
-    pub(super) mask: u32,
-    pub(super) value: u32,
+    pub(super) allowed: AllowedValue,
+}
+
+/// Values of an argument.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AllowedValue {
+    /// An `int` with these values of the bits in `mask`.
+    Bits { mask: u32, value: u32 },
+    /// No pointer.
+    Null,
+    /// The number of this process.
+    OwnProcess,
 }
 
 /// The argument has this value.
 const fn is(index: u8, value: i32) -> Argument {
-    Argument { index, mask: u32::MAX, value: value.cast_unsigned() }
+    masked(index, -1, value)
 }
 
 /// The argument has this value where `mask` has bits.
 const fn masked(index: u8, mask: i32, value: i32) -> Argument {
-    Argument { index, mask: mask.cast_unsigned(), value: value.cast_unsigned() }
+    let (mask, value) = (mask.cast_unsigned(), value.cast_unsigned());
+    Argument { index, allowed: AllowedValue::Bits { mask, value } }
+}
+
+/// The argument is a null pointer.
+const fn null(index: u8) -> Argument {
+    Argument { index, allowed: AllowedValue::Null }
+}
+
+/// The argument is the number of this process.
+const fn own_process(index: u8) -> Argument {
+    Argument { index, allowed: AllowedValue::OwnProcess }
 }
 
 /// Calls by their names in libc, each with `: [alternative, ...]` of `[condition, ...]` or without.
@@ -101,6 +122,8 @@ const EVERY: &[AllowedCall] = calls![
     SYS_write,
     SYS_writev,
     SYS_close,
+    // Builds with debug assertions look at each descriptor before they close it.
+    SYS_fcntl: [&[is(1, libc::F_GETFD)]],
     // A log that goes to the journal.
     SYS_sendto,
     SYS_sendmsg,
@@ -108,7 +131,7 @@ const EVERY: &[AllowedCall] = calls![
     SYS_getpid,
     SYS_gettid,
     // abort(3), and the handlers of signals.
-    SYS_tgkill: [&[is(2, libc::SIGABRT)]],
+    SYS_tgkill: [&[own_process(0), is(2, libc::SIGABRT)]],
     SYS_rt_sigaction: [&[is(0, libc::SIGABRT)], &[is(0, libc::SIGBUS)], &[is(0, libc::SIGSEGV)]],
     SYS_rt_sigprocmask,
     SYS_rt_sigreturn,
@@ -175,7 +198,7 @@ const CONTROL: &[AllowedCall] = calls![
     SYS_seccomp: [&[is(0, libc::SECCOMP_SET_MODE_FILTER as i32)]],
     // Sockets: clients, operators, the service manager, the kernel's network, groups.
     SYS_socket: [
-        &[is(0, libc::AF_UNIX)],
+        &[is(0, libc::AF_UNIX), masked(1, 0xf, libc::SOCK_DGRAM)],
         &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)],
         &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_GENERIC)],
         &[is(0, libc::AF_INET), masked(1, 0xf, libc::SOCK_DGRAM)],
@@ -239,13 +262,13 @@ const CONTROL: &[AllowedCall] = calls![
     SYS_getgid,
     SYS_getegid,
     SYS_capget,
-    SYS_prlimit64: [&[masked(2, -1, 0)], &[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
+    SYS_prlimit64: [&[is(0, 0), null(2)], &[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
     SYS_sysinfo,
     SYS_uname,
     // The core that a thread that copies may use.
     SYS_sched_setaffinity,
     // The switch of NAPI threads; Landlock leaves nothing else to be written.
-    SYS_openat,
+    SYS_openat: [&[masked(2, WRITES | libc::O_TMPFILE, libc::O_WRONLY)]],
     // Sockets, at the end.
     #[cfg(target_arch = "x86_64")]
     SYS_unlink,
@@ -295,10 +318,10 @@ const ATTACH: &[AllowedCall] = calls![
     SYS_getuid,
     SYS_geteuid,
     SYS_capget,
-    SYS_prlimit64: [&[masked(2, -1, 0)]],
+    SYS_prlimit64: [&[is(0, 0), null(2)]],
     SYS_getdents64,
     // The switch of NAPI threads, their cores and their class.
-    SYS_openat,
+    SYS_openat: [&[masked(2, WRITES | libc::O_TMPFILE, libc::O_WRONLY)]],
     SYS_sched_setaffinity,
     SYS_sched_getscheduler,
     SYS_sched_getparam,
