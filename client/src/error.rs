@@ -479,7 +479,7 @@ mod tests {
                 assert!(matches!(error, Error::Protocol { .. }), "{status}");
             }
         }
-        assert_eq!(known, 22);
+        assert_eq!(known, 23);
         let side = |refusal| Error::Refused { call: "", refusal, detail: [0; 2] }.side();
         assert_eq!((side(Refusal::NoRoute), side(Refusal::InUse)), (Side::Peer, Side::Yours));
     }

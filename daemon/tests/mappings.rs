@@ -5,6 +5,7 @@
 mod served;
 
 use std::{
+    collections::BTreeMap,
     num::NonZeroUsize,
     os::fd::{AsRawFd, OwnedFd},
     ptr::NonNull,
@@ -25,6 +26,7 @@ use roced_abi::control::{
 };
 use roced_client::{Access, Error, MemoryRegion, Refusal, SendRequest};
 use roced_types::service;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use served::{DEVICE, How, Raw, Served, eventually, is_alone, pair::Pair};
 
 const PAGE: usize = 4096;
@@ -185,6 +187,7 @@ fn a_failed_unmapping_is_retried() {
     if !is_alone("a_failed_unmapping_is_retried") {
         return;
     }
+    without_userfaultfd();
     let served = Served::start_as(How { mappings: Some((100, 2)), ..How::default() });
     let mut raw = opened(&served);
     let file = memfd(3);
@@ -209,6 +212,17 @@ fn a_failed_unmapping_is_retried() {
     assert_eq!(mapped(), [(start - PAGE, end + PAGE)], "it could not be split");
     raw.call::<AllocMemory>(MemoryRequest { bytes: 1 }).expect("room");
     assert_eq!(mapped(), [(start - PAGE, start), (end, end + PAGE)]);
+}
+
+/// As on hosts that forbid it: the kernel merges no mapping that is registered with one.
+fn without_userfaultfd() {
+    let rules = BTreeMap::from([(libc::SYS_userfaultfd, Vec::new())]);
+    let forbidden = SeccompAction::Errno(libc::EPERM as u32);
+    let target = std::env::consts::ARCH.try_into().expect("a target with seccomp");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, forbidden, target).expect("a filter");
+    let program: BpfProgram = filter.try_into().expect("a program");
+    // Threads that start from now on inherit it.
+    seccompiler::apply_filter(&program).expect("this kernel has seccomp");
 }
 
 /// Where this process has mapped the tests' files.

@@ -323,7 +323,7 @@ pub struct WorkerSession {
     /// The account of its client, to be set by the maker of the session.
     pub account: AccountId,
     /// Turns of the account for each turn of one with weight 1; to be set likewise.
-    pub weight: u32,
+    pub weight: u8,
     /// The doorbell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read

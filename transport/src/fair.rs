@@ -30,7 +30,7 @@ pub struct Tenant {
     /// Client.
     pub client: SessionId,
     /// Turns of the account for each turn of one with weight 1, at least 1.
-    pub weight: u32,
+    pub weight: u8,
 }
 
 impl Default for Tenant {

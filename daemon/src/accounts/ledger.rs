@@ -183,7 +183,7 @@ impl Ledger {
     }
 
     /// Turns of programs that match `rule`, for each of those without.
-    pub fn weight(&self, rule: Option<RuleId>) -> u32 {
+    pub fn weight(&self, rule: Option<RuleId>) -> u8 {
         rule.map_or(1, |rule| self.state().rules[rule.0].weight)
     }
 

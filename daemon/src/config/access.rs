@@ -44,7 +44,7 @@ impl fmt::Display for AccountName {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleLimits {
     /// Turns of the account for each turn of one with weight 1.
-    pub weight: u32,
+    pub weight: u8,
     /// Clients.
     pub clients: Option<u32>,
     /// Queue pairs.
@@ -157,7 +157,7 @@ fn limits(section: &ConfigSection<'_, '_>) -> RuleLimits {
     let number = |key: &str, unit: &str, most: u32| section.optional_number(key, unit, ABSENT, 1..=most);
     let memory = |key: &str| section.optional_number(key, "MiB", ABSENT, 1..=16_777_216);
     RuleLimits {
-        weight: section.number("weight", "", 1, 1..=16),
+        weight: section.number("weight", "", 1_u32, 1..=16) as u8,
         clients: number("clients", "clients", 65_536),
         qps: number("qps", "queue pairs", QPS_MAX),
         cqs: number("cqs", "completion queues", QPS_MAX),

@@ -135,7 +135,10 @@ fn an_unknown_key_is_refused_at_every_level() {
     let queue = problems(&device("queues = [{ queue = 0, worker = 0, weight = 2 }]"));
     assert_eq!(queue[0].1, "device[0].queues[0].weight");
     let (_, key, message) = problem("[net]\ntimeout = 1");
-    assert_eq!((key.as_str(), message.as_str()), ("net.timeout", "unknown key; known here: resolve_timeout_ms"));
+    assert_eq!(
+        (key.as_str(), message.as_str()),
+        ("net.timeout", "unknown key; known here: denied_peers, resolve_timeout_ms")
+    );
 }
 
 #[test]

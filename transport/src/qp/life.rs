@@ -54,7 +54,7 @@ pub(crate) const BARRED: Nanos = Nanos::from_millis(20);
 
 /// Time from the first packet of a life on for which the ports of past lives are refused: much
 /// longer than their frames stay in a network. Later a peer may have moved to one of them.
-const PAST_REFUSED: Nanos = Nanos::from_millis(10_000);
+const PAST_REFUSED_SECONDS: u32 = 10;
 
 /// Changes of the port, each soon after the one before, that show a peer without a fixed port. A
 /// forged packet that is accepted causes two: that to its port, and that back.
@@ -82,14 +82,13 @@ pub(super) enum Fit {
 pub(super) struct SourcePort {
     port: PortState,
     past: PastPorts,
-    /// The port has changed in this life: the peer has no fixed port.
-    moved: bool,
-    /// Number of its last changes of which each came soon after the one before.
+    /// Number of its last changes in this life of which each came soon after the one before; 0 when
+    /// it has never changed.
     moves: u8,
     /// Other ports are refused until this time.
     barred_until: Nanos,
-    /// Ports of past lives are refused until this time.
-    past_until: Nanos,
+    /// Ports of past lives are refused before this time, in seconds: there are many of these.
+    past_until: u32,
     /// The peer kept its port from one life to the next.
     keeps: bool,
 }
@@ -109,6 +108,11 @@ impl Default for PortState {
     fn default() -> Self {
         Self::Unknown { doubts_until: Nanos::NEVER, asks: false, has_other: false }
     }
+}
+
+/// Whole seconds of a time; a clock has 136 years of them.
+const fn seconds(now: Nanos) -> u32 {
+    (now.0 / 1_000_000_000) as u32
 }
 
 /// Ports of past lives, latest first.
@@ -134,7 +138,7 @@ impl SourcePort {
     pub(super) fn next_life(&self) -> Self {
         let past = match self.port {
             // Such a peer may return to any port.
-            _ if self.moved => PastPorts::default(),
+            _ if self.moves > 0 => PastPorts::default(),
             PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
@@ -191,7 +195,7 @@ impl SourcePort {
             };
         };
         let began_in_doubt = self.past.contains(known);
-        if self.past.contains(port) && !began_in_doubt && now < self.past_until {
+        if self.past.contains(port) && !began_in_doubt && seconds(now) < self.past_until {
             return Err(DropReason::OtherSourcePort);
         }
         // The first packet of this life may have been one of a past life.
@@ -276,14 +280,13 @@ impl SourcePort {
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
         let buffers_at_once = match self.port {
             PortState::Unknown { .. } => {
-                self.past_until = now + PAST_REFUSED;
+                self.past_until = seconds(now) + PAST_REFUSED_SECONDS;
                 !later
             }
             // The first packet, from a port of a past life, may have belonged to that life.
             PortState::Known { port: known, buffers_from } => {
                 if !self.past.contains(known) || now >= buffers_from {
                     self.moves = if now < buffers_from { self.moves.saturating_add(1) } else { 1 };
-                    self.moved = true;
                 }
                 false
             }
@@ -295,7 +298,7 @@ impl SourcePort {
     /// Port of all packets accepted in this life, if they had only one.
     pub(super) fn only_port(&self) -> Option<u16> {
         match self.port {
-            PortState::Known { port, .. } if !self.moved => Some(port),
+            PortState::Known { port, .. } if self.moves == 0 => Some(port),
             _ => None,
         }
     }

@@ -46,7 +46,7 @@ mod unreliable;
 
 use alloc::sync::Arc;
 
-use roced_types::{EndpointIds, QpAttributes, Qpn, Status, attribute, event};
+use roced_types::{AccountId, EndpointIds, QpAttributes, Qpn, SessionId, Status, attribute, event};
 
 use self::{
     base::{QpBase, Received},
@@ -107,7 +107,10 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// The same for the receive queue.
     pub(crate) recv_room_wanted: bool,
-    tenant: Tenant,
+    account: AccountId,
+    client: SessionId,
+    /// Of the account: see [`Tenant`].
+    weight: u8,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
     /// Number of multicast groups that it is attached to.
@@ -154,7 +157,9 @@ impl Qp {
             out_of_order: OutOfOrder::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            tenant: Tenant::default(),
+            account: AccountId::default(),
+            client: SessionId::default(),
+            weight: Tenant::default().weight,
             share: InFlightShare::default(),
             attachments: 0,
         }

@@ -18,12 +18,12 @@ impl Qp {
     /// Gives it to a tenant. Queue pairs without one have their turns as those of one client.
     #[must_use]
     pub const fn with_tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
+        (self.account, self.client, self.weight) = (tenant.account, tenant.client, tenant.weight);
         self
     }
 
     /// The account and client that its turns belong to.
     pub const fn tenant(&self) -> Tenant {
-        self.tenant
+        Tenant { account: self.account, client: self.client, weight: self.weight }
     }
 }
