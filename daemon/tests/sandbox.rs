@@ -19,6 +19,7 @@ use std::{
 
 use libc::c_long;
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         eventfd::EventFd,
@@ -148,6 +149,11 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
     eprintln!("a line of the log");
     let own = File::open(env::current_exe().expect("this program")).expect("for the backtrace");
     drop(own);
+    if matches!(kind, ThreadKind::Attach | ThreadKind::Control) {
+        // As glibc does in a process without a free descriptor.
+        let made = call(libc::SYS_socket, [libc::AF_AX25 as usize, libc::SOCK_DGRAM as usize, 0, 0]);
+        assert_eq!((made, Errno::last()), (-1, Errno::EAFNOSUPPORT));
+    }
     match kind {
         ThreadKind::Worker => {
             let stat = fs::read_to_string("/proc/self/stat").expect("it looks whether others compute");

@@ -17,7 +17,7 @@ use seccompiler::{
 
 use super::{
     ThreadKind,
-    syscalls::{AllowedCall, AllowedValue, Argument, calls_of},
+    syscalls::{AllowedCall, AllowedValue, Argument, NEVER_MADE, calls_of},
 };
 
 /// `SECCOMP_FILTER_FLAG_SPEC_ALLOW`: without it, Linux before 5.16 switches off speculation past
@@ -40,6 +40,8 @@ pub(super) struct ThreadFilter {
     /// `clone3` does not exist: its flags lie in memory, where no filter sees them, and the C
     /// library uses `clone` in its place.
     without_clone3: BpfProgram,
+    /// [`NEVER_MADE`] fails.
+    without_old_sockets: BpfProgram,
     /// Names of the calls in the list, in their order.
     calls: BTreeSet<&'static str>,
 }
@@ -47,12 +49,18 @@ pub(super) struct ThreadFilter {
 impl ThreadFilter {
     /// The filter of a kind of thread, not installed.
     pub(super) fn of(kind: ThreadKind) -> Result<Self, BackendError> {
-        let rules = rules(calls_of(kind))?;
+        let allowed = rules(calls_of(kind))?;
         let calls = calls_of(kind).map(|call| call.name.trim_start_matches("SYS_")).collect();
-        let allowed = program(rules, SeccompAction::KillProcess, SeccompAction::Allow)?;
+        let allowed = program(allowed, SeccompAction::KillProcess, SeccompAction::Allow)?;
         let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
         let missing = SeccompAction::Errno(Errno::ENOSYS as u32);
-        Ok(Self { allowed, without_clone3: program(clone3, SeccompAction::Allow, missing)?, calls })
+        let unsupported = SeccompAction::Errno(Errno::EAFNOSUPPORT as u32);
+        Ok(Self {
+            allowed,
+            without_clone3: program(clone3, SeccompAction::Allow, missing)?,
+            without_old_sockets: program(rules(NEVER_MADE.iter())?, SeccompAction::Allow, unsupported)?,
+            calls,
+        })
     }
 
     /// Names of the calls in the list.
@@ -64,6 +72,7 @@ impl ThreadFilter {
     pub(super) fn install(&self, kind: ThreadKind) -> io::Result<()> {
         if matches!(kind, ThreadKind::Attach | ThreadKind::Control) {
             install(&self.without_clone3)?;
+            install(&self.without_old_sockets)?;
         }
         install(&self.allowed)
     }

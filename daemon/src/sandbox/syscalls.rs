@@ -297,6 +297,7 @@ const ATTACH: &[AllowedCall] = calls![
         &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)],
         &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_GENERIC)],
         &[is(0, libc::AF_INET), masked(1, 0xf, libc::SOCK_DGRAM)],
+        &[is(0, libc::AF_INET6), masked(1, 0xf, libc::SOCK_DGRAM)],
     ],
     SYS_bind,
     SYS_connect,
@@ -328,13 +329,29 @@ const ATTACH: &[AllowedCall] = calls![
     SYS_sched_setscheduler,
 ];
 
+/// Sockets that glibc tries, one after the other, for questions about interfaces when the process
+/// has no free descriptor. [`ThreadFilter`](super::filter::ThreadFilter) has them refused with
+/// `EAFNOSUPPORT`.
+pub(super) const NEVER_MADE: &[AllowedCall] = calls![
+    SYS_socket: [
+        &[is(0, libc::AF_AX25)],
+        &[is(0, libc::AF_IPX)],
+        &[is(0, libc::AF_APPLETALK)],
+        &[is(0, libc::AF_NETROM)],
+        &[is(0, libc::AF_X25)],
+        &[is(0, libc::AF_ROSE)],
+        &[is(0, libc::AF_ECONET)],
+        &[is(0, libc::AF_ASH)],
+    ],
+];
+
 /// The list of a kind of thread.
 pub(super) fn calls_of(kind: ThreadKind) -> impl Iterator<Item = &'static AllowedCall> {
     let own: &[&[AllowedCall]] = match kind {
-        ThreadKind::Attach => &[ATTACH],
+        ThreadKind::Attach => &[ATTACH, NEVER_MADE],
         ThreadKind::Worker => &[WORKER],
         // Threads that it starts have its filter beside their own.
-        ThreadKind::Control => &[CONTROL, COPY],
+        ThreadKind::Control => &[CONTROL, COPY, NEVER_MADE],
         ThreadKind::Copy => &[COPY],
         ThreadKind::User => &[],
     };
