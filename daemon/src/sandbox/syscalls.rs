@@ -184,6 +184,34 @@ const COPY: &[AllowedCall] = calls![
     SYS_getrusage,
 ];
 
+/// Questions to the kernel about its network, and the sockets for them; messages to the service
+/// manager.
+const NETWORK: &[AllowedCall] = calls![
+    SYS_socket: [
+        &[is(0, libc::AF_UNIX), masked(1, 0xf, libc::SOCK_DGRAM)],
+        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)],
+        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_GENERIC)],
+        &[is(0, libc::AF_INET), masked(1, 0xf, libc::SOCK_DGRAM)],
+        &[is(0, libc::AF_INET6), masked(1, 0xf, libc::SOCK_DGRAM)],
+    ],
+    SYS_bind,
+    SYS_connect,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_getsockname,
+    SYS_getsockopt,
+    SYS_setsockopt: [&[is(1, libc::SOL_SOCKET)], &[is(1, libc::SOL_NETLINK)]],
+    SYS_ioctl: [
+        &[is(1, SIOCETHTOOL)],
+        &[is(1, libc::SIOCGIFINDEX as i32)],
+        &[is(1, libc::SIOCGIFNAME as i32)],
+    ],
+    SYS_fcntl: [&[is(1, libc::F_SETFD)], &[is(1, libc::F_DUPFD_CLOEXEC)]],
+    #[cfg(target_arch = "x86_64")]
+    SYS_poll,
+    SYS_ppoll,
+];
+
 /// The control thread and its helpers.
 const CONTROL: &[AllowedCall] = calls![
     // Threads that copy, and of users.
@@ -192,45 +220,22 @@ const CONTROL: &[AllowedCall] = calls![
     // Their own sandboxes: none of these calls gives anything back.
     SYS_capset,
     SYS_prctl: [&[is(0, libc::PR_SET_NO_NEW_PRIVS)], &[is(0, libc::PR_CAP_AMBIENT)]],
-    SYS_landlock_create_ruleset,
-    SYS_landlock_add_rule,
     SYS_landlock_restrict_self,
     SYS_seccomp: [&[is(0, libc::SECCOMP_SET_MODE_FILTER as i32)]],
-    // Sockets: clients, operators, the service manager, the kernel's network, groups.
-    SYS_socket: [
-        &[is(0, libc::AF_UNIX), masked(1, 0xf, libc::SOCK_DGRAM)],
-        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)],
-        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_GENERIC)],
-        &[is(0, libc::AF_INET), masked(1, 0xf, libc::SOCK_DGRAM)],
-        &[is(0, libc::AF_INET6), masked(1, 0xf, libc::SOCK_DGRAM)],
-    ],
+    // Clients, operators, groups.
     SYS_socketpair: [&[is(0, libc::AF_UNIX)]],
-    SYS_bind,
-    SYS_connect,
     SYS_accept4,
     SYS_shutdown,
-    SYS_recvfrom,
-    SYS_recvmsg,
-    SYS_getsockname,
-    SYS_getsockopt,
     SYS_setsockopt: [
-        &[is(1, libc::SOL_SOCKET)],
-        &[is(1, libc::SOL_NETLINK)],
         &[is(1, libc::IPPROTO_IP)],
         &[is(1, libc::IPPROTO_IPV6)],
     ],
     SYS_ioctl: [
-        &[is(1, SIOCETHTOOL)],
-        &[is(1, libc::SIOCGIFINDEX as i32)],
-        &[is(1, libc::SIOCGIFNAME as i32)],
         &[is(1, libc::TIOCOUTQ as i32)],
         &[is(1, libc::FIONBIO as i32)],
         // Missing pages of clients' memory are theirs to make.
         &[is(1, UFFDIO_REGISTER.cast_signed())],
     ],
-    #[cfg(target_arch = "x86_64")]
-    SYS_poll,
-    SYS_ppoll,
     #[cfg(target_arch = "x86_64")]
     SYS_epoll_wait,
     SYS_epoll_pwait,
@@ -246,9 +251,6 @@ const CONTROL: &[AllowedCall] = calls![
     SYS_fcntl: [
         &[is(1, libc::F_GETFL)],
         &[is(1, libc::F_SETFL)],
-        &[is(1, libc::F_GETFD)],
-        &[is(1, libc::F_SETFD)],
-        &[is(1, libc::F_DUPFD_CLOEXEC)],
         &[is(1, libc::F_ADD_SEALS)],
         &[is(1, libc::F_GET_SEALS)],
     ],
@@ -291,30 +293,8 @@ const ATTACH: &[AllowedCall] = calls![
         &[is(0, bpf::MAP_FREEZE)],
         &[is(0, bpf::LINK_CREATE)],
     ],
-    SYS_socket: [
-        &[is(0, libc::AF_XDP)],
-        &[is(0, libc::AF_UNIX), masked(1, 0xf, libc::SOCK_DGRAM)],
-        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)],
-        &[is(0, libc::AF_NETLINK), is(2, libc::NETLINK_GENERIC)],
-        &[is(0, libc::AF_INET), masked(1, 0xf, libc::SOCK_DGRAM)],
-        &[is(0, libc::AF_INET6), masked(1, 0xf, libc::SOCK_DGRAM)],
-    ],
-    SYS_bind,
-    SYS_connect,
-    SYS_recvfrom,
-    SYS_recvmsg,
-    SYS_getsockname,
-    SYS_getsockopt,
-    SYS_setsockopt: [&[is(1, libc::SOL_SOCKET)], &[is(1, libc::SOL_NETLINK)], &[is(1, libc::SOL_XDP)]],
-    SYS_ioctl: [
-        &[is(1, SIOCETHTOOL)],
-        &[is(1, libc::SIOCGIFINDEX as i32)],
-        &[is(1, libc::SIOCGIFNAME as i32)],
-    ],
-    SYS_fcntl: [&[is(1, libc::F_GETFD)], &[is(1, libc::F_SETFD)], &[is(1, libc::F_DUPFD_CLOEXEC)]],
-    #[cfg(target_arch = "x86_64")]
-    SYS_poll,
-    SYS_ppoll,
+    SYS_socket: [&[is(0, libc::AF_XDP)]],
+    SYS_setsockopt: [&[is(1, libc::SOL_XDP)]],
     SYS_uname,
     SYS_getuid,
     SYS_geteuid,
@@ -348,10 +328,10 @@ pub(super) const NEVER_MADE: &[AllowedCall] = calls![
 /// The list of a kind of thread.
 pub(super) fn calls_of(kind: ThreadKind) -> impl Iterator<Item = &'static AllowedCall> {
     let own: &[&[AllowedCall]] = match kind {
-        ThreadKind::Attach => &[ATTACH, NEVER_MADE],
+        ThreadKind::Attach => &[NETWORK, ATTACH, NEVER_MADE],
         ThreadKind::Worker => &[WORKER],
         // Threads that it starts have its filter beside their own.
-        ThreadKind::Control => &[CONTROL, COPY, NEVER_MADE],
+        ThreadKind::Control => &[NETWORK, CONTROL, COPY, NEVER_MADE],
         ThreadKind::Copy => &[COPY],
         ThreadKind::User => &[],
     };
