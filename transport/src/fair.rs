@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Deficit round robin (Shreedhar and Varghese, 1995) on two levels: accounts, each by its weight,
-//! and clients have a credit, a served slot is charged to both, and one without credit goes to the end of its list
-//! with a new quantum. The credit may become negative: a turn is charged after it, for its cost is
+//! and clients have a credit, a served slot is charged to both, and one without credit goes to the
+//! end of its list with a new quantum. The credit may become negative: a turn is charged after it, for its cost is
 //! known only then. Slots of a client have their turns one after the other, so that with one client
 //! the order is that of a queue.
 //!
 //! Every operation takes constant time, that of [`FairList::pop`] on average: an account that has
-//! used many quanta in a turn goes around as many times, [`DEBT_QUANTA`] at most. Accounts and clients without listed slots
-//! keep their place until they are the first: most are soon listed again. All memory is allocated
-//! by [`FairList::new`], and used when it is first written.
+//! used many quanta in a turn goes around as many times, `DEBT_QUANTA` at most. Accounts and
+//! clients without listed slots keep their place until they are the first: most are soon listed
+//! again. All memory is allocated by [`FairList::new`], and used when it is first written.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -197,7 +197,7 @@ impl FairList {
         }
     }
 
-    /// The turn of this slot had this cost. Of debts beyond [`DEBT_QUANTA`] nothing is kept.
+    /// The turn of this slot had this cost. Of debts beyond `DEBT_QUANTA` nothing is kept.
     #[inline]
     pub fn charge(&mut self, slot: u32, cost: u32) {
         let client = self.client_of[slot as usize];

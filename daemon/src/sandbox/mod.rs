@@ -1,8 +1,8 @@
 //! The daemon's own confinement: bounds of a bug.
 //!
 //! Each thread enters its sandbox when it starts to serve, in this order: capabilities that it does
-//! not need are gone ([`capabilities`]), files that it does not need cannot be opened ([`paths`],
-//! Landlock), and a system call outside of its list ([`syscalls`]) kills the daemon ([`filter`],
+//! not need are gone (`capabilities`), files that it does not need cannot be opened (`paths`,
+//! Landlock), and a system call outside of its list (`syscalls`) kills the daemon (`filter`,
 //! seccomp). Nothing of that can be undone. `docs/sandbox.md` has the lists for operators.
 //!
 //! ```text
