@@ -589,15 +589,17 @@ impl Endpoint {
         }
     }
 
-    /// Waiting queue pairs go to the end of the list of senders, as many as there is room for,
-    /// except those that are rate-limited: they are put back there in any case.
+    /// The first queue pair in line goes to the end of the list of senders, if there is room for its
+    /// packets. Those that were held up in this call wait on.
     fn admit_from_line(&mut self, held_up: &[u32]) {
-        while let Some(slot) = self.schedule.in_flight.next_in_line() {
-            if let Some(qp) = self.qps.get_mut(slot) {
+        for _ in 0..=held_up.len() {
+            let Some(slot) = self.schedule.in_flight.next_in_line() else { return };
+            if held_up.contains(&slot) {
+                self.schedule.in_flight.pass_over(slot);
+            } else if let Some(qp) = self.qps.get_mut(slot) {
                 self.schedule.in_flight.admit(&mut qp.share);
-                if !held_up.contains(&slot) {
-                    self.schedule(slot);
-                }
+                self.schedule(slot);
+                return;
             }
         }
     }
@@ -616,12 +618,13 @@ impl Endpoint {
         let mut visit = Transmission::Idle;
         let Some(qp) = self.qps.get_mut(index) else { return visit };
         let mut endpoint = self.resources.context(now, app);
+        let was_admitted = qp.share.is_admitted();
         let grant = self.schedule.in_flight.grant(&mut qp.share);
         if qp.has_nothing_to_say() {
             return visit;
         }
         qp.set_grant(grant);
-        let before = sent.visits;
+        let (before, in_flight) = (sent.visits, qp.in_flight());
         let mut wire = Metered { wire, bytes: 0 };
         for _ in 0..budget {
             visit = qp.transmit(&mut endpoint, &mut wire);
@@ -636,7 +639,11 @@ impl Endpoint {
             }
         }
         self.schedule.charge(index, sent.visits - before, wire.bytes);
-        if qp.wants_grant() {
+        if was_admitted {
+            self.schedule.in_flight.charge(index, qp.in_flight().saturating_sub(in_flight));
+        }
+        // With more to send it is in line again before the next one is admitted.
+        if qp.wants_grant() || was_admitted && visit.is_progress() {
             self.schedule.in_flight.stand_in_line(index, &qp.share);
         }
         self.update_schedule(index);

@@ -9,8 +9,11 @@
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
-//! The line is one of accounts, each of which has lines of its clients ([`FairList`]): a client
-//! with a thousand queue pairs is admitted as often as one with a single one.
+//! The line is one of accounts, each of which has lines of its clients ([`FairList`]), by the packets
+//! that they add: a client with a thousand queue pairs adds as many as one with a single one. One
+//! queue pair at a time is admitted, and the next when it was visited: it is in line again by then
+//! if it has more, so that a client with one queue pair misses none of its turns when there is room
+//! for many.
 //!
 //! Retransmissions and answers do not wait in line. A dead peer must not keep the others waiting:
 //! packets that were not answered for a while are on no ring any more and do not count, and none
@@ -40,6 +43,13 @@ pub(crate) struct InFlightShare {
     admitted: bool,
 }
 
+impl InFlightShare {
+    /// It has come from the line.
+    pub(crate) const fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+}
+
 /// The sum, and the line.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -51,7 +61,7 @@ pub(crate) struct InFlight {
     counts: [u64; 2],
     /// Each in its turn is admitted once.
     line: FairList,
-    /// Admitted and not visited yet.
+    /// Admitted and not visited yet: one or none.
     admitted: u32,
 }
 
@@ -59,7 +69,7 @@ impl InFlight {
     /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the
     /// slots below `slots`.
     pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
-        let line = FairList::new(slots, 1);
+        let line = FairList::new(slots, quantum);
         Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
     }
 
@@ -140,17 +150,24 @@ impl InFlight {
 
     /// True if a waiting queue pair can continue.
     pub(crate) fn can_admit(&self) -> bool {
-        !self.line.is_empty() && self.admitted.saturating_mul(self.quantum) < self.room()
+        !self.line.is_empty() && self.admitted == 0 && self.room() > 0
     }
 
-    /// The slot of the first in line; it is to be passed to [`Self::admit`] and visited.
+    /// The slot of the first in line; it is to be passed to [`Self::admit`] and visited, or to
+    /// [`Self::pass_over`].
     pub(crate) fn next_in_line(&mut self) -> Option<u32> {
-        if !self.can_admit() {
-            return None;
-        }
-        let slot = self.line.pop()?;
-        self.line.charge(slot, 1);
-        Some(slot)
+        if self.can_admit() { self.line.pop() } else { None }
+    }
+
+    /// The first in line cannot be visited now: it is the last.
+    pub(crate) fn pass_over(&mut self, slot: u32) {
+        self.charge(slot, 0);
+        self.line.push_back(slot);
+    }
+
+    /// One that was admitted has added so many packets; an admission costs one at least.
+    pub(crate) fn charge(&mut self, slot: u32, packets: u32) {
+        self.line.charge(slot, packets.max(1));
     }
 
     /// It has left the line, and its next visit may add packets in flight.
@@ -224,7 +241,7 @@ mod tests {
         assert_eq!((all.grant(&mut shares[0]), all.grant(&mut shares[3])), (0, 0), "others wait");
         assert_eq!(all.next_in_line(), Some(1));
         all.admit(&mut shares[1]);
-        assert_eq!(all.next_in_line(), None, "what there is, is promised");
+        assert_eq!(all.next_in_line(), None, "one at a time");
         assert_eq!(all.grant(&mut shares[1]), 12);
         assert_eq!(all.next_in_line(), Some(2));
     }
@@ -244,10 +261,45 @@ mod tests {
             let slot = all.next_in_line().expect("there is room");
             admitted += u32::from(slot == 1000);
             all.admit(&mut shares[slot as usize]);
+            assert_eq!(all.next_in_line(), None, "it may have more, and is not in line yet");
             assert!(all.grant(&mut shares[slot as usize]) >= 16);
+            all.charge(slot, 16);
             all.stand_in_line(slot, &shares[slot as usize]);
         }
         assert_eq!(admitted, 50);
+    }
+
+    /// A READ adds its whole window of responses.
+    #[test]
+    fn shares_of_the_line_are_of_packets() {
+        let mut all = InFlight::new(32, 16, 2);
+        let mut shares = [InFlightShare::default(); 2];
+        let mut added = [0; 2];
+        for slot in 0..2 {
+            all.add(slot, Tenant { account: AccountId(slot), client: SessionId(slot), weight: 1 });
+            all.stand_in_line(slot, &shares[slot as usize]);
+        }
+        for _ in 0..1000 {
+            let slot = all.next_in_line().expect("there is room");
+            all.admit(&mut shares[slot as usize]);
+            assert_eq!(all.grant(&mut shares[slot as usize]), 32);
+            let packets = if slot == 0 { 128 } else { 16 };
+            added[slot as usize] += packets;
+            all.charge(slot, packets);
+            all.stand_in_line(slot, &shares[slot as usize]);
+        }
+        assert!((0.95..1.05).contains(&(f64::from(added[0]) / f64::from(added[1]))), "{added:?}");
+    }
+
+    /// One that cannot be visited delays no other.
+    #[test]
+    fn one_that_is_passed_over_is_the_last_in_line() {
+        let mut all = in_flight(3);
+        let shares = [InFlightShare::default(); 3];
+        (0..3).for_each(|slot| all.stand_in_line(slot, &shares[slot as usize]));
+        assert_eq!(all.next_in_line(), Some(0));
+        all.pass_over(0);
+        assert_eq!((all.next_in_line(), all.next_in_line(), all.next_in_line()), (Some(1), Some(2), Some(0)));
     }
 
     #[test]

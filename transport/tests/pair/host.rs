@@ -303,6 +303,8 @@ pub(crate) struct Settings {
     pub(crate) credits: [bool; 2],
     /// Queue pairs that a host can have.
     pub(crate) max_qps: u32,
+    /// Frames that a host sends in a turn.
+    pub(crate) turn_frames: usize,
 }
 
 impl Default for Settings {
@@ -327,6 +329,7 @@ impl Default for Settings {
             rocev1: [false; 2],
             credits: [true; 2],
             max_qps: 16,
+            turn_frames: 32,
         }
     }
 }
@@ -554,7 +557,7 @@ impl Pair {
             }
             let host = &mut self.hosts[at];
             host.endpoint.on_timeout(self.now, 16, &mut host.app);
-            host.endpoint.poll_transmit(self.now, 32, &mut host.app, &mut host.nic);
+            host.endpoint.poll_transmit(self.now, self.settings.turn_frames, &mut host.app, &mut host.nic);
             moved |= self.hosts[at].change_keys(self.now);
             while let Some(frame) = self.hosts[at].nic.frames.pop_front() {
                 moved = true;
