@@ -220,6 +220,8 @@ fn memory_that_must_be_sealed_has_no_region_before() {
     let mut map = |writable| raw.call_with::<MapMemory>(MapMemoryRequest { writable, ..request }, &[file.as_raw_fd()]);
     assert_eq!((map(0).map(drop), map(1).map(drop)), (refused, refused));
     seal(&file);
+    assert_eq!(map(0).map(drop), refused, "it can be cut");
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("it can be sealed");
     assert_eq!((map(0).map(drop), map(1).map(drop)), (Ok(()), refused));
     // Each has a descriptor of the daemon until it is sealed.
     let more = (0..100).map(|_| raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).map(drop));

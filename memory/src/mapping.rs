@@ -184,13 +184,13 @@ impl Drop for Mapping {
     }
 }
 
-/// No process can take pages out of this file any more. While one punches a hole, every access to
-/// it waits, for 0.3 to 1 s a GiB: of this seal the kernel makes a refusal of that (Linux 5.1).
-/// Mappings for writing that there are stay so.
+/// No process can take pages out of this file any more, by a hole or by cutting it. While one does,
+/// every access to it waits, for 0.3 to 1 s a GiB and mapping: of these seals the kernel makes a
+/// refusal of that (Linux 5.1). Mappings for writing that there are stay so.
 pub fn has_no_holes_to_come(file: impl AsFd) -> bool {
     // Nothing here waits, not even for a process that punches a hole at this moment.
     let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
-    seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE)
+    seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE) && seals.contains(SealFlag::F_SEAL_SHRINK)
 }
 
 /// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of

@@ -227,8 +227,9 @@ const CONTROL: &[AllowedCall] = calls![
     SYS_accept4,
     SYS_shutdown,
     SYS_setsockopt: [
-        &[is(1, libc::IPPROTO_IP)],
-        &[is(1, libc::IPPROTO_IPV6)],
+        // Others reach packet filters (IPT_SO_SET_REPLACE).
+        &[is(1, libc::IPPROTO_IP), is(2, libc::IP_ADD_MEMBERSHIP)],
+        &[is(1, libc::IPPROTO_IPV6), is(2, libc::IPV6_ADD_MEMBERSHIP)],
     ],
     SYS_ioctl: [
         &[is(1, libc::TIOCOUTQ as i32)],

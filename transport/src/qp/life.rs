@@ -188,12 +188,14 @@ impl SourcePort {
         role: Option<&Self>,
         now: Nanos,
     ) -> Result<bool, DropReason> {
+        let shown = role.and_then(|role| role.shown(now));
         let PortState::Known { port: known, buffers_from } = self.port else {
-            return match role.and_then(|role| role.shown(now)) {
-                Some(shown) if shown != port => self.check_guess(fit, now),
-                _ => Ok(false),
-            };
+            return if shown.is_some_and(|shown| shown != port) { self.check_guess(fit, now) } else { Ok(false) };
         };
+        // It has moved, and was heard from there in the other role.
+        if shown == Some(port) {
+            return Ok(false);
+        }
         let began_in_doubt = self.past.contains(known);
         if self.past.contains(port) && !began_in_doubt && seconds(now) < self.past_until {
             return Err(DropReason::OtherSourcePort);

@@ -20,7 +20,7 @@ use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::{
     forged::{BARRED, WARM, give, headers},
-    host::{KEY, Pair, Settings, VA, sge, work},
+    host::{KEY, Pair, Settings, VA, no_fault, sge, work},
     selective::{HELD, dropped, repairs, warm},
 };
 
@@ -164,6 +164,41 @@ fn a_peer_of_one_role_is_known_by_its_port_in_the_other() {
         pair.hosts[0].post_recv(2, &[sge(0, 100)]);
         assert_eq!(give(&mut pair, 0, other_port, &send, b"text"), Disposition::Accepted, "{other_port}");
         assert_eq!(pair.hosts[0].app.completions.len(), before + 1);
+    }
+}
+
+/// A peer that has moved is known in the other role by what was accepted from its new port: also
+/// answers that have a requester wait, or end it, come from it.
+#[test]
+fn a_peer_that_has_moved_answers_from_its_new_port() {
+    for has_key in [true, false] {
+        let mut pair = warm(Settings::default());
+        pair.hosts[1].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
+        move_port(&mut pair, 1);
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
+        pair.now = pair.now + Nanos::from_millis(2000);
+        if has_key {
+            // There is no receive for it yet.
+            pair.hosts[1].post(&work(3, SendOp::Send, &[sge(0, 10)], 0));
+            for _ in 0..200 {
+                pair.now = pair.now + Nanos::from_millis(20);
+                pair.turn(&mut no_fault);
+            }
+            pair.hosts[0].post_recv(4, &[sge(0, 100)]);
+            pair.settle();
+            assert_eq!(
+                (pair.hosts[1].take(), pair.hosts[0].take()),
+                (vec![(3, Status::Success)], vec![(4, Status::Success)])
+            );
+        } else {
+            pair.hosts[1].post(&work(3, SendOp::Write, &[sge(0, 10)], u64::MAX / 2));
+            pair.settle();
+            assert_eq!(pair.hosts[1].take(), [(3, Status::RemoteAccess)]);
+        }
     }
 }
 
