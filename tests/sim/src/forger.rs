@@ -30,6 +30,9 @@ use crate::{
 /// from a peer that has changed its port.
 const MISS: u64 = 8;
 
+/// A repetition is no farther behind the PSN that is due.
+const BEHIND: u64 = 10_000;
+
 /// Bytes of a request with a fault.
 const FAULTY_BYTES: usize = 24;
 
@@ -124,7 +127,8 @@ impl World {
         if !self.forger.random.chance(self.forger.rate) || !self.knows_port(at, to, seen) {
             return;
         }
-        let frames = if seen.is_request() && self.forger.random.one_in(3) && self.is_not_behind(at, to, seen) {
+        let is_behind = seen.is_request() && !self.is_not_behind(at, to, seen);
+        let frames = if seen.is_request() && self.forger.random.one_in(3) && !is_behind {
             // A key of nothing.
             let opcode = if seen.service == Service::Reliable { opcode::RC_WRITE_ONLY } else { opcode::UC_WRITE_ONLY };
             vec![forged(bytes, |headers, _| {
@@ -134,7 +138,9 @@ impl World {
                 };
             })]
         } else if seen.is_request() {
-            let miss = self.forger.random.within(MISS, 200) as u32;
+            // From the place of a repetition a near one may be the one that is due, or be repeated.
+            let nearest = if is_behind { BEHIND } else { MISS };
+            let miss = self.forger.random.within(nearest, nearest + 192) as u32;
             vec![
                 forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)),
                 forged(bytes, |headers, _| spoil_key(headers)),
