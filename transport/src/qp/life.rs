@@ -192,16 +192,13 @@ impl SourcePort {
         let PortState::Known { port: known, buffers_from } = self.port else {
             return if shown.is_some_and(|shown| shown != port) { self.check_guess(fit, now) } else { Ok(false) };
         };
-        // It has moved, and was heard from there in the other role.
-        if shown == Some(port) {
-            return Ok(false);
-        }
         let began_in_doubt = self.past.contains(known);
         if self.past.contains(port) && !began_in_doubt && seconds(now) < self.past_until {
             return Err(DropReason::OtherSourcePort);
         }
-        // The first packet of this life may have been one of a past life.
-        if self.roams(now) || began_in_doubt && now < buffers_from {
+        // The first packet of this life may have been one of a past life. A peer that has moved may
+        // have been heard from there in the other role.
+        if self.roams(now) || began_in_doubt && now < buffers_from || shown == Some(port) {
             return Ok(false);
         }
         self.check_guess(fit, now)
