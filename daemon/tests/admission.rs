@@ -147,12 +147,14 @@ fn a_large_session_ends_without_delaying_others() {
     let turns = served.on_control_thread(move |clients, environment| {
         drop(all);
         let mut turns = 0;
-        // The first sees that they are gone.
-        clients.on_readable(environment);
         while !clients.is_empty() {
-            assert!(clients.deadline().is_some_and(|due| due <= Instant::now()), "it is to be called again at once");
-            clients.on_deadline(Instant::now(), environment);
-            turns += 1;
+            // A thread of their user's may be the first to see that they are gone.
+            turns += usize::from(clients.deadline().is_some_and(|due| due <= Instant::now()));
+            clients.on_readable(environment);
+            if clients.deadline().is_some_and(|due| due <= Instant::now()) {
+                clients.on_deadline(Instant::now(), environment);
+                turns += 1;
+            }
         }
         turns
     });

@@ -1,5 +1,6 @@
 //! Work of the kernel that a client makes long: closing descriptors that linger, freeing large
-//! files. A thread of the client's user does it, and other clients notice nothing.
+//! files, waking all that wait for a socket. A thread of the client's user does it, and other
+//! clients notice nothing.
 
 mod served;
 
@@ -16,7 +17,9 @@ use nix::{
     cmsg_space,
     fcntl::{FallocateFlags, fallocate},
     sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         memfd::{MFdFlags, memfd_create},
+        resource::{Resource, getrlimit, setrlimit},
         socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt, sockopt},
     },
     time::{ClockId, clock_gettime},
@@ -26,7 +29,12 @@ use roced_abi::control::{
     AllocPd, Call as _, CreateChannel, CreateCq, CreateCqRequest, DeallocPd, DestroyChannel, DeviceName, FreeMemory,
     Handle, Hello, HelloRequest, MapMemory, MapMemoryRequest, Message, Nothing, OpenDevice, origin,
 };
-use served::{DEVICE, Raw, Served, eventually, other_user::as_unprivileged_user};
+use roced_client::{Completion, ConnectOptions, CqOptions, Notify, SendRequest};
+use served::{
+    DEVICE, How, Raw, Served, eventually,
+    other_user::as_unprivileged_user,
+    pair::{NO_ACK_TIMER, SOON, open},
+};
 use zerocopy::IntoBytes as _;
 
 /// How long closing one of the sockets takes.
@@ -295,4 +303,99 @@ fn large_files_are_freed_by_another_thread() {
     served.wait_until_empty();
     let freed = computed(&served) - before;
     assert!(freed < Duration::from_millis(10), "the end of a session: {freed:?}");
+}
+
+/// Entries of epoll sets that wait for a file: a message to it walks all of them.
+struct LongQueue {
+    _duplicates: Vec<OwnedFd>,
+    _sets: Vec<Epoll>,
+}
+
+impl LongQueue {
+    fn at(file: impl AsFd) -> Self {
+        const DUPLICATES: u64 = 400;
+        const SETS: u64 = 500;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(8192), hard).expect("within the hard one");
+        let duplicate = |_| file.as_fd().try_clone_to_owned().expect("room");
+        let duplicates: Vec<OwnedFd> = (0..DUPLICATES).map(duplicate).collect();
+        let sets = (0..SETS).map(|_| {
+            let set = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll set");
+            for file in &duplicates {
+                set.add(file, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("max_user_watches allows it");
+            }
+            set
+        });
+        Self { _sets: sets.collect(), _duplicates: duplicates }
+    }
+}
+
+/// A walk takes some 4 to 80 ms; the control thread computes less for all of these calls.
+const NO_WALK: Duration = Duration::from_millis(20);
+
+#[test]
+fn very_many_waiters_at_a_clients_socket_are_woken_by_another_thread() {
+    let served = Served::start();
+    let mut other = opened(&served);
+    let raw = opened(&served);
+    let queue = LongQueue::at(&raw);
+    let before = computed(&served);
+    for sequence in 10..30 {
+        raw.put(Message::new(AllocPd::OP, sequence, &Nothing {}).as_bytes(), &[]);
+    }
+    for sequence in 10..30 {
+        let reply = raw.get().expect("an answer");
+        assert_eq!((reply.header.sequence, reply.header.status), (sequence, 0), "in order");
+    }
+    let took = computed(&served) - before;
+    assert!(took < NO_WALK, "{took:?}");
+    let longest = longest_call(&mut other);
+    assert!(longest < LATE, "{longest:?}");
+
+    raw.put(Message::new(AllocPd::OP, 30, &Nothing {}).as_bytes(), &[]);
+    drop((raw, queue, other));
+    served.wait_until_empty();
+}
+
+/// The user's next sessions are served on, by its thread.
+#[test]
+fn the_user_of_a_long_wait_queue_is_served_on() {
+    let served = Served::start();
+    let raw = Raw::connect(&served.socket);
+    let queue = LongQueue::at(&raw);
+    raw.put(hello().as_bytes(), &[]);
+    assert_eq!(raw.get().expect("an answer").header.status, 0);
+    drop((raw, queue));
+    let mut same = opened(&served);
+    for _ in 0..100 {
+        let pd = same.call::<AllocPd>(Nothing {}).expect("room").handle;
+        same.call::<DeallocPd>(Handle { handle: pd }).expect("unused");
+    }
+}
+
+/// The worker that completes counts the events, and sends none.
+#[test]
+fn very_many_waiters_for_completions_are_woken_by_another_thread() {
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let device = open(&served);
+    let channel = device.channel().expect("a channel");
+    let options = CqOptions { entries: 128, channel: Some(&channel), ..CqOptions::default() };
+    let cq = device.completion_queue_with(&options).expect("a queue");
+    let pd = device.protection_domain().expect("a domain");
+    let qps = [0, 1].map(|_| pd.queue_pair(&cq, &cq).create().expect("a queue pair"));
+    let options = ConnectOptions { timeout: NO_ACK_TIMER, ..ConnectOptions::default() };
+    for at in 0..2 {
+        qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &options).expect("it is here");
+    }
+    let queue = LongQueue::at(&channel);
+    let before = served.workers_computed();
+    for _ in 0..20 {
+        cq.arm(Notify::Any);
+        qps[0].post_send(&SendRequest::write_inline(b"", Default::default()).signaled()).expect("room");
+        channel.wait(SOON).expect("the daemon lives").expect("an event");
+        assert_eq!(cq.poll(&mut [Completion::EMPTY; 4]).expect("the daemon lives"), 1);
+    }
+    let took = served.workers_computed() - before;
+    assert!(took < NO_WALK, "{took:?}");
+    drop(queue);
 }

@@ -24,7 +24,7 @@ use nix::{
     sys::{
         eventfd::EventFd,
         memfd::{MFdFlags, memfd_create},
-        resource::{Resource, setrlimit},
+        resource::{Resource, getrlimit, setrlimit},
         socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket, socketpair},
     },
     unistd::ftruncate,
@@ -81,13 +81,15 @@ const NEVER: [(&str, Act); 27] = [
 ];
 
 /// Acts that some threads may do and these may not.
-const NOT_THESE: [(&str, Act, &[ThreadKind]); 6] = {
+const NOT_THESE: [(&str, Act, &[ThreadKind]); 8] = {
     use ThreadKind::{Attach, Control, Copy, User, Worker};
     [
         ("bpf: load", || call(libc::SYS_bpf, [5, 0, 0, 0]), &[Control, Worker, Copy, User]),
         ("bpf: change a map", || call(libc::SYS_bpf, [2, 0, 0, 0]), &[Worker, Copy, User]),
         ("an AF_XDP socket", || call(libc::SYS_socket, [44, 3, 0, 0]), &[Control, Worker, Copy, User]),
         ("a thread", || call(libc::SYS_clone3, [0; 4]), &[Worker, Copy, User]),
+        ("a limit of another kind", || call(libc::SYS_prlimit64, [0, 0, 1, 0]), &[Worker, Copy, User]),
+        ("take a message", || call(libc::SYS_recvmsg, [0; 4]), &[Copy]),
         ("accept4", || call(libc::SYS_accept4, [0; 4]), &[Attach, Worker, Copy, User]),
         ("write a file", write_a_file, &[Worker, Copy, User]),
     ]
@@ -178,7 +180,13 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
             assert!(Path::new("/sys/class/net/lo/queues").exists());
             assert_eq!(thread::spawn(|| 7).join().expect("an attempt"), 7);
         }
-        ThreadKind::Copy | ThreadKind::User => {}
+        ThreadKind::User => {
+            let limit = getrlimit(Resource::RLIMIT_NOFILE).expect("room for descriptors of a message");
+            setrlimit(Resource::RLIMIT_NOFILE, limit.0, limit.1).expect("for a moment");
+            let taken = call(libc::SYS_recvmsg, [usize::MAX, 0, 0, 0]);
+            assert_eq!((taken, Errno::last()), (-1, Errno::EBADF), "a call of a client");
+        }
+        ThreadKind::Copy => {}
     }
 }
 

@@ -68,13 +68,18 @@ impl Chores {
         self.begin_thread(state);
     }
 
-    /// Begins a thread if one is missing.
+    /// Begins a thread if one is missing. A thread of this crate begins none: its chores are done
+    /// by a thread that there is, or by itself.
     fn begin_thread(self: &Arc<Self>, mut state: MutexGuard<'_, ChoreState>) {
-        if !state.needs_thread() {
+        let is_helper = thread_start::is_helper();
+        if !state.needs_thread() || is_helper && state.threads > 0 {
             return;
         }
         state.threads += 1;
         drop(state);
+        if is_helper {
+            return self.do_without_thread();
+        }
         let chores = Arc::clone(self);
         let work = move || {
             thread_start::begin(HelperThread::User);
@@ -188,7 +193,11 @@ mod tests {
         let order: Vec<_> =
             (0..=100).map(|_| results.recv_timeout(Duration::from_secs(20)).expect("it is done")).collect();
         assert!(order.iter().copied().eq(0..=100), "one after the other");
-        assert_eq!((chores.count(), chores.state().threads), (1, 2));
+        // The thread of the last one may have to count it yet.
+        while chores.count() > 1 {
+            thread::yield_now();
+        }
+        assert_eq!(chores.state().threads, 2);
         drop(release);
     }
 
@@ -204,6 +213,34 @@ mod tests {
         assert_eq!(chores.count(), 2);
         assert_eq!(results.recv_timeout(Duration::from_secs(20)), Ok(()));
         assert!(!chores.are_stuck(), "one thread is not");
+        drop(release);
+    }
+
+    #[test]
+    fn a_thread_of_a_user_begins_no_other() {
+        let chores = Arc::new(Chores::default());
+        let (done, results) = mpsc::channel();
+        let alone = Arc::clone(&chores);
+        let helper = thread::spawn(move || {
+            thread_start::begin(HelperThread::User);
+            alone.add(move || done.send(thread::current().id()).expect("the test waits"));
+            let (release, wait) = mpsc::channel::<()>();
+            (release, wait, thread::current().id())
+        });
+        let (release, wait, own) = helper.join().expect("it does not panic");
+        assert_eq!((results.try_recv(), chores.state().threads), (Ok(own), 0), "there was no thread for it");
+
+        chores.add(move || _ = wait.recv());
+        thread::sleep(2 * STUCK);
+        let behind = Arc::clone(&chores);
+        let helper = thread::spawn(move || {
+            thread_start::begin(HelperThread::User);
+            behind.add(|| {});
+        });
+        helper.join().expect("it does not panic");
+        assert_eq!(chores.state().threads, 1, "the one that is there does it later");
+        assert_eq!(chores.count(), 2);
+        assert_eq!(chores.state().threads, 2, "the owner of the account begins another");
         drop(release);
     }
 

@@ -65,11 +65,15 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Resul
         let (length, _) = receive_into(socket, bytes, &mut [], 0)?;
         return Ok(Some(Incoming { length, exhausted: false, descriptors: Vec::new() }));
     }
-    if !user.may_pass_descriptors() || SpareNumbers::held() + DESCRIPTORS_MAX as u64 > SpareNumbers::get().spare {
+    if !user.may_pass_descriptors() {
         return Ok(None);
     }
     let mut room = [0u64; ROOM_WORDS];
-    let (length, _) = SpareNumbers::get().lend(|| receive_into(socket, bytes, &mut room, 0))?;
+    let is_slow = user.waking().is_distrusted();
+    let Some(received) = SpareNumbers::get().lend(is_slow, || receive_into(socket, bytes, &mut room, 0)) else {
+        return Ok(None);
+    };
+    let (length, _) = received?;
     let (usual, mut exhausted) = (SpareNumbers::get().usual, false);
     let descriptors = descriptors_in(&room).map(|fd| {
         let is_spare = fd.as_raw_fd() as u64 >= usual;
@@ -152,6 +156,14 @@ struct SpareNumbers {
     hard: u64,
 }
 
+/// Receives of messages with descriptors that are under way.
+#[derive(Debug)]
+struct Lent {
+    all: u32,
+    /// Of users with messages that take long.
+    slow: u32,
+}
+
 /// Descriptors with such a number.
 static SPARE_HELD: AtomicU64 = AtomicU64::new(0);
 
@@ -172,14 +184,30 @@ impl SpareNumbers {
         SPARE_HELD.load(Ordering::Relaxed)
     }
 
-    /// Does something with these numbers at hand.
-    fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual + self.spare, self.hard);
+    /// Does something with as many of these numbers at hand as a message needs, if there are as
+    /// many. Of those that may take long there is one at a time: it leaves numbers to others.
+    fn lend<T>(&self, is_slow: bool, act: impl FnOnce() -> T) -> Option<T> {
+        static LENT: Mutex<Lent> = Mutex::new(Lent { all: 0, slow: 0 });
+        let lent = || LENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = lent();
+        let wanted = (u64::from(before.all) + 1) * DESCRIPTORS_MAX as u64;
+        if Self::held() + wanted > self.spare || is_slow && before.slow > 0 {
+            return None;
+        }
+        before.all += 1;
+        before.slow += u32::from(is_slow);
+        if before.all == 1 {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual + self.spare, self.hard);
+        }
+        drop(before);
         let result = act();
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual, self.hard);
-        result
+        let mut after = lent();
+        after.all -= 1;
+        after.slow -= u32::from(is_slow);
+        if after.all == 0 {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual, self.hard);
+        }
+        Some(result)
     }
 }
 

@@ -14,6 +14,9 @@
 //! | `backing.rs` | either of both |
 //! | `users.rs` | accounts of users |
 //! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
+//! | `waking.rs` | which thread wakes a client: a message may take the kernel long |
+//! | `client_socket.rs` | sockets of which a client has the other end |
+//! | `channel.rs` | completion channels |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `first_touch.rs` | pages that no client has touched are not made by us |
@@ -21,12 +24,14 @@
 //! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
-//! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
+//! | `queues.rs` | rings of queue pairs, CQs and SRQs |
 
 pub mod access_log;
 pub mod backing;
+pub mod channel;
 pub(crate) mod chores;
 pub mod client_memory;
+pub mod client_socket;
 mod copies;
 pub mod descriptor;
 pub mod first_touch;
@@ -40,3 +45,4 @@ pub mod sigbus;
 pub(crate) mod stall_budget;
 pub mod thread_start;
 pub mod users;
+pub(crate) mod waking;

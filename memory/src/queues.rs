@@ -13,23 +13,17 @@
 #![expect(unsafe_code, reason = "lays rings and words over mappings")]
 
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::{Arc, atomic::AtomicU32},
 };
 
 use nix::{
     errno::Errno,
-    sys::{
-        eventfd::{EfdFlags, EventFd},
-        socket::{
-            AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, send, setsockopt, shutdown, socketpair, sockopt,
-        },
-    },
+    sys::eventfd::{EfdFlags, EventFd},
 };
 use roced_abi::{
     arm,
-    control::ChannelEvent,
     cqe::Cqe,
     doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
     layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes, state_bytes, worker_state_offset},
@@ -41,9 +35,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     access_log::touch,
+    channel::{CqChannel, CqEvents},
     mapping::{Mapping, Writers},
     quota::Room,
-    users::{SharedFd, UserAccount},
+    users::SharedFd,
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -121,10 +116,9 @@ pub fn new_qp(
 /// One worker's CQ ring of a completion queue.
 #[derive(Debug)]
 pub struct CqRing {
-    cqn: Cqn,
     owner: SessionId,
     ring: CqRingPlace,
-    arm: ArmWord,
+    events: Arc<CqEvents>,
     channel: Option<Arc<CqChannel>>,
     unpublished: bool,
     solicited: bool,
@@ -161,11 +155,14 @@ pub fn new_cq(
 ) -> Result<(Vec<CqRing>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
+    let events = Arc::new(CqEvents::new(cqn, ArmWord::new(&mapping)));
+    if let Some(channel) = channel {
+        channel.add_queue(&events);
+    }
     let cq_ring = |ring| CqRing {
-        cqn,
         owner,
         ring,
-        arm: ArmWord::new(&mapping),
+        events: Arc::clone(&events),
         channel: channel.cloned(),
         unpublished: false,
         solicited: false,
@@ -176,7 +173,12 @@ pub fn new_cq(
 impl CqRing {
     /// The completion queue.
     pub fn cqn(&self) -> Cqn {
-        self.cqn
+        self.events.cqn
+    }
+
+    #[cfg(test)]
+    pub(crate) fn events(&self) -> Arc<CqEvents> {
+        Arc::clone(&self.events)
     }
 
     /// Adds a completion; the client sees it after [`Self::publish`].
@@ -211,22 +213,18 @@ impl CqRing {
         }
         touch(self.owner, self.owner);
         self.ring.publish();
-        let fired = arm::fire(self.arm.word(), self.solicited);
+        let fired = arm::fire(self.events.arm.word(), self.solicited);
         self.unpublished = false;
         self.solicited = false;
-        if let (Some(wanted), Some(channel)) = (fired, &self.channel)
-            && !channel.send(self.cqn)
-        {
-            // The client did not take earlier events: its fd is readable as it is. The next
-            // completion tries again.
-            arm::arm(self.arm.word(), wanted);
+        if let (Some(wanted), Some(channel)) = (fired, &self.channel) {
+            channel.notify(&self.events, wanted);
         }
     }
 }
 
 /// The arm word of a completion queue.
 #[derive(Debug)]
-struct ArmWord {
+pub(crate) struct ArmWord {
     word: NonNull<AtomicU32>,
     _keep: Arc<Mapping>,
 }
@@ -234,85 +232,19 @@ struct ArmWord {
 // SAFETY: `word` points into the mapping that `_keep` keeps alive, reached only as an atomic.
 unsafe impl Send for ArmWord {}
 
+// SAFETY: the same.
+unsafe impl Sync for ArmWord {}
+
 impl ArmWord {
     fn new(mapping: &Arc<Mapping>) -> Self {
         Self { word: mapping.at(0, 4).cast(), _keep: Arc::clone(mapping) }
     }
 
-    fn word(&self) -> &AtomicU32 {
+    pub(crate) fn word(&self) -> &AtomicU32 {
         // SAFETY: the first bytes of a mapping (page-aligned), checked in `new`, mapped while
         // `_keep` lives; all code of this process accesses them as an atomic.
         unsafe { self.word.as_ref() }
     }
-}
-
-/// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to
-/// both sides, so that a client could make our write block; MSG_DONTWAIT on our own end always
-/// holds. And when we die the client's end turns readable by itself. It is shut down in the other
-/// direction: nothing can be left in our end.
-#[derive(Debug)]
-pub struct CqChannel {
-    socket: SharedFd,
-}
-
-impl CqChannel {
-    /// Room in the socket for one event that the client has not taken yet, bytes. An event occupies
-    /// 768 there (a socket buffer, on Linux 6.18), and the kernel doubles the requested size.
-    const EVENT_BYTES: usize = 1024;
-
-    /// Makes a channel: ours, and the client's end. Threads of `user` close ours.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn create(user: Option<UserAccount>) -> Result<(Self, OwnedFd), Errno> {
-        let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
-        let channel = Self { socket: SharedFd::new(ours, user) };
-        channel.make_room(1)?;
-        Ok((channel, theirs))
-    }
-
-    /// Makes room for one event of each of `queues` completion queues; a client that takes none
-    /// then occupies no more than that.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn make_room(&self, queues: u32) -> Result<(), Errno> {
-        let bytes = queues as usize * Self::EVENT_BYTES;
-        // Without the capability to pass the system's limit we get that limit: some 200 events.
-        setsockopt(&self.socket, sockopt::SndBufForce, &bytes)
-            .or_else(|_| setsockopt(&self.socket, sockopt::SndBuf, &bytes))
-    }
-
-    /// True if the event is on its way, or can never be received.
-    fn send(&self, cqn: Cqn) -> bool {
-        let event = ChannelEvent { cqn: cqn.0 };
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        !matches!(
-            send(self.socket.as_fd().as_raw_fd(), event.as_bytes(), flags),
-            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM)
-        )
-    }
-}
-
-/// A pair of sockets for messages from the first to the second, the client's. The first is shut
-/// down for reading before the client has the second: descriptors that are sent into it would be
-/// closed by the thread that closes it.
-///
-/// # Errors
-/// The kernel's.
-pub fn event_sockets(flags: SockFlag) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-    shutdown(ours.as_raw_fd(), Shutdown::Read)?;
-    Ok((ours, theirs))
-}
-
-/// Memory of the kernel for messages that the other end of a socket pair has not received, bytes:
-/// the same for each message of one length. `None` if the kernel does not tell.
-pub fn unread_cost(socket: impl AsFd) -> Option<u32> {
-    let mut cost: libc::c_int = 0;
-    // SAFETY: the descriptor is open, and the kernel writes one integer there.
-    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut cost) };
-    if result == 0 { u32::try_from(cost).ok() } else { None }
 }
 
 /// One session's doorbells on one worker, and the eventfd by which its client wakes that worker.
@@ -413,8 +345,10 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::socket::recv;
-    use roced_abi::{arm::CompletionRequest, layout::armed};
+    use std::os::fd::AsRawFd as _;
+
+    use nix::sys::socket::{MsgFlags, recv};
+    use roced_abi::{arm::CompletionRequest, control::ChannelEvent, layout::armed};
 
     use super::*;
 
@@ -432,8 +366,7 @@ mod tests {
     fn cq_rings(count: u32) -> (Vec<CqRing>, OwnedFd) {
         let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
-        let (cq_rings, _memfd) =
-            new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
+        let (cq_rings, _memfd) = new_cq(CQN, SessionId(1), layout, Some(&ours), Room::default()).expect("a memfd");
         (cq_rings, theirs)
     }
 
@@ -448,7 +381,7 @@ mod tests {
         cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nobody asked");
 
-        arm::arm(cq_rings[0].arm.word(), CompletionRequest::Any);
+        arm::arm(cq_rings[0].events.arm.word(), CompletionRequest::Any);
         cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nothing new was pushed");
         for cq_ring in &mut cq_rings {
@@ -462,7 +395,7 @@ mod tests {
     fn a_solicited_request_waits_for_a_solicited_completion_or_an_error() {
         let (mut cq_rings, theirs) = cq_rings(1);
         let cq_ring = &mut cq_rings[0];
-        arm::arm(cq_ring.arm.word(), CompletionRequest::Solicited);
+        arm::arm(cq_ring.events.arm.word(), CompletionRequest::Solicited);
         complete(cq_ring, 0).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), None);
@@ -470,7 +403,7 @@ mod tests {
         cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
 
-        arm::arm(cq_ring.arm.word(), CompletionRequest::Solicited);
+        arm::arm(cq_ring.events.arm.word(), CompletionRequest::Solicited);
         cq_ring.push(&Cqe { status: Status::RemoteAccess as u8, ..Cqe::default() }).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
@@ -485,7 +418,7 @@ mod tests {
         assert_eq!(complete(&mut cq_rings[0], 0), Err(CqOverrun));
 
         let (mut cq_rings, _theirs) = self::cq_rings(1);
-        let consumed = cq_rings[0].arm._keep.at(CqLayout::new(4, 1).expect("small").cq_ring_offset(0) + 64, 4);
+        let consumed = cq_rings[0].events.arm._keep.at(CqLayout::new(4, 1).expect("small").cq_ring_offset(0) + 64, 4);
         // SAFETY: the consumer index of the ring, mapped and aligned, an atomic for all code.
         unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, std::sync::atomic::Ordering::Relaxed);
         let overrun = (0..5).map(|_| complete(&mut cq_rings[0], 0)).find(Result::is_err);
@@ -497,30 +430,15 @@ mod tests {
         let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
-        let (mut cq_rings, _memfd) =
-            new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
-        arm::arm(cq_rings[0].arm.word(), CompletionRequest::Any);
+        let (mut cq_rings, _memfd) = new_cq(CQN, SessionId(1), layout, Some(&ours), Room::default()).expect("a memfd");
+        arm::arm(cq_rings[0].events.arm.word(), CompletionRequest::Any);
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
-        assert_eq!(cq_rings[0].arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
+        assert_eq!(cq_rings[0].events.arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
         while received(&theirs).is_some() {}
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
         assert_eq!(received(&theirs), Some(CQN.0));
-    }
-
-    #[test]
-    fn an_event_for_each_completion_queue_fits_a_channel_and_not_many_more() {
-        let most = if nix::unistd::getuid().is_root() { 4096 } else { 100 };
-        for queues in [1, 3, 100, most] {
-            let (ours, theirs) = CqChannel::create(None).expect("a socket pair");
-            ours.make_room(queues).expect("a size");
-            let fitting = (0..100_000).take_while(|_| ours.send(CQN)).count();
-            assert!(fitting >= queues as usize, "{fitting} events of {queues} queues fit");
-            assert!(fitting <= 16 + 4 * queues as usize, "{fitting} events of {queues} queues fit");
-            drop(theirs);
-            assert!(ours.send(CQN), "nobody is there to want it");
-        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::{chores::Chores, descriptor, stall_budget::StallBudget};
+use super::{chores::Chores, descriptor, stall_budget::StallBudget, waking::Waking};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -39,6 +39,8 @@ struct Accounts {
     budgets: Mutex<BTreeMap<u32, Arc<StallBudget>>>,
     /// By user. Those without a thread and an account in use are forgotten.
     chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
+    /// By user. Unused ones without a penalty are forgotten.
+    wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
 }
 
 impl UserAccounts {
@@ -50,7 +52,24 @@ impl UserAccounts {
             all.retain(|_, chores| Arc::strong_count(chores) > 1);
             Arc::clone(all.entry(uid).or_default())
         });
-        UserAccount { uid, users: self.clone(), chores }
+        drop(all);
+        UserAccount { uid, users: self.clone(), chores, waking: self.waking(uid) }
+    }
+
+    fn waking(&self, uid: u32) -> Arc<Waking> {
+        let mut all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&uid) {
+            return Arc::clone(known);
+        }
+        all.retain(|_, waking| Arc::strong_count(waking) > 1 || waking.is_distrusted());
+        Arc::clone(all.entry(uid).or_default())
+    }
+
+    /// Messages that had the kernel wake very many waiters, by the account of the user, for those
+    /// that have had some lately.
+    pub fn slow_wakes(&self, uid: u32) -> u64 {
+        let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&uid).map_or(0, |waking| waking.slow())
     }
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
@@ -68,6 +87,7 @@ pub struct UserAccount {
     uid: u32,
     users: UserAccounts,
     chores: Arc<Chores>,
+    waking: Arc<Waking>,
 }
 
 impl UserAccount {
@@ -79,6 +99,11 @@ impl UserAccount {
     /// Has a thread of this user do something that its programs can make long.
     pub(crate) fn later(&self, chore: impl FnOnce() + Send + 'static) {
         self.chores.add(chore);
+    }
+
+    /// Its thread that wakes its programs.
+    pub(crate) fn waking(&self) -> &Arc<Waking> {
+        &self.waking
     }
 
     /// Begins a thread for chores before there are any, if there is none.
@@ -180,13 +205,11 @@ impl SharedFd {
     /// Closes a connected socket of a user that is stuck: here and now if it has brought no
     /// descriptors, so that it does not wait for threads that do not come back. How many it may
     /// bring, in sockets that it has connected, is limited by the kernel.
-    pub fn turn_away(mut self) {
-        let Some(fd) = self.fd.take() else { return };
+    pub(crate) fn turn_away(&mut self) {
         // Nothing more can be sent to it.
-        if shutdown(fd.as_raw_fd(), Shutdown::Read).is_ok() && descriptor::has_only_bytes(&fd) {
-            return drop(fd);
-        }
-        self.fd = Some(fd);
+        let fd =
+            self.fd.take_if(|fd| shutdown(fd.as_raw_fd(), Shutdown::Read).is_ok() && descriptor::has_only_bytes(fd));
+        drop(fd);
     }
 }
 

@@ -1,18 +1,16 @@
 //! One client's socket: messages in and out, whole, without ever waiting.
 
 use std::{
-    io::IoSlice,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
 };
 
-use nix::{
-    errno::Errno,
-    sys::socket::{ControlMessage, MsgFlags, sendmsg},
-};
+use nix::errno::Errno;
 use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapAndRegMr, MapMemory, Message};
 use roced_memory::{
-    descriptor::{self, Descriptor, Incoming},
-    users::{SharedFd, UserAccount, UserAccounts},
+    client_socket::{ClientSocket, SendingState, SentMessage, TakenMessage, ThreadReports},
+    descriptor::{Descriptor, Incoming},
+    users::{UserAccount, UserAccounts},
 };
 use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
@@ -43,26 +41,17 @@ pub enum ReceivedCall {
     Closed,
     /// A request that cannot be received yet: too many descriptors of its user's wait to be closed.
     Postponed,
+    /// A thread of its user's receives one, since then.
+    UnderWay(Instant),
     /// Something that no client of ours sends.
     Broken(&'static str),
-}
-
-/// Result of a send to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SentReply {
-    /// It is on its way.
-    Yes,
-    /// The client does not read its replies.
-    Full,
-    /// The client has closed.
-    Closed,
 }
 
 /// A connected client.
 #[derive(Debug)]
 pub struct ClientConnection {
     /// A thread of the user's closes it: messages with descriptors may be left in it.
-    socket: SharedFd,
+    socket: ClientSocket,
     peer: ClientProcess,
     user: UserAccount,
 }
@@ -72,7 +61,12 @@ impl ClientConnection {
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
         let user = users.user(peer.account.0);
         user.begin_thread();
-        Self { socket: SharedFd::new(socket, Some(user.clone())), peer, user }
+        Self { socket: ClientSocket::new(socket, user.clone()), peer, user }
+    }
+
+    /// Threads of its user report by this token.
+    pub fn report_to(&self, reports: &ThreadReports, token: u64) {
+        self.socket.report_to(reports, token);
     }
 
     /// Closes it, of a user of which nothing is served: [`UserAccount::is_stuck`].
@@ -93,12 +87,12 @@ impl ClientConnection {
     /// The next message.
     pub fn receive(&self) -> ReceivedCall {
         // One byte more than a message, so that a longer one is told apart.
-        let mut bytes = [0; MESSAGE_BYTES + 1];
-        let incoming = match descriptor::receive(&self.socket, &mut bytes, &self.user) {
-            Ok(Some(incoming)) => incoming,
-            Ok(None) => return ReceivedCall::Postponed,
-            Err(Errno::EAGAIN | Errno::EINTR) => return ReceivedCall::Nothing,
-            Err(_) => return ReceivedCall::Closed,
+        let (incoming, bytes) = match self.socket.take(MESSAGE_BYTES + 1) {
+            TakenMessage::Later(since) => return ReceivedCall::UnderWay(since),
+            TakenMessage::Now(Ok(Some(incoming)), bytes) => (incoming, bytes),
+            TakenMessage::Now(Ok(None), _) => return ReceivedCall::Postponed,
+            TakenMessage::Now(Err(Errno::EAGAIN | Errno::EINTR), _) => return ReceivedCall::Nothing,
+            TakenMessage::Now(Err(_), _) => return ReceivedCall::Closed,
         };
         let Incoming { length, exhausted, mut descriptors } = incoming;
         let descriptor = descriptors.pop();
@@ -120,26 +114,18 @@ impl ClientConnection {
     }
 
     /// Sends `message` with `fds` beside it.
-    pub fn send(&self, message: &Message, fds: &[OwnedFd]) -> SentReply {
-        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
-        let control = if raw.is_empty() { &[][..] } else { &rights[..] };
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        loop {
-            return match sendmsg::<()>(
-                self.as_fd().as_raw_fd(),
-                &[IoSlice::new(message.as_bytes())],
-                control,
-                flags,
-                None,
-            ) {
-                Ok(_) => SentReply::Yes,
-                Err(Errno::EINTR) => continue,
-                // Too many descriptors in flight (ETOOMANYREFS) are those of unread replies.
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => SentReply::Full,
-                Err(_) => SentReply::Closed,
-            };
-        }
+    pub fn send(&self, message: &Message, fds: Vec<OwnedFd>) -> SentMessage {
+        self.socket.send(message.as_bytes(), fds)
+    }
+
+    /// Sends `message`, which is dropped if there is no room for it.
+    pub fn send_if_room(&self, message: &Message) -> SentMessage {
+        self.socket.send_if_room(message.as_bytes())
+    }
+
+    /// Messages to it that a thread of its user's sends.
+    pub fn sending(&self) -> SendingState {
+        self.socket.sending()
     }
 }
 
@@ -157,11 +143,13 @@ const fn takes_descriptor(op: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::IoSlice,
+        os::fd::{AsRawFd as _, RawFd},
         thread,
-        time::{Duration, Instant},
+        time::Duration,
     };
 
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, send, socketpair};
+    use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, send, sendmsg, socketpair};
 
     use super::*;
 
@@ -178,23 +166,37 @@ mod tests {
         )
     }
 
+    /// By a thread of the user's or here.
+    fn received(connection: &ClientConnection) -> ReceivedCall {
+        loop {
+            match connection.receive() {
+                ReceivedCall::UnderWay(_) => thread::yield_now(),
+                received => return received,
+            }
+        }
+    }
+
     #[test]
     fn only_whole_messages_of_ours_come_through() {
         let (connection, theirs) = pair();
         let put = |bytes: &[u8]| send(theirs.as_raw_fd(), bytes, MsgFlags::empty()).expect("room");
-        assert!(matches!(connection.receive(), ReceivedCall::Nothing));
+        assert!(matches!(received(&connection), ReceivedCall::Nothing));
         let message = Message::new(1, 2, &7u32);
         put(message.as_bytes());
-        assert!(matches!(connection.receive(), ReceivedCall::Message(got, None) if *got == message));
+        assert!(matches!(received(&connection), ReceivedCall::Message(got, None) if *got == message));
         put(&message.as_bytes()[..MESSAGE_BYTES - 1]);
-        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
+        assert!(matches!(received(&connection), ReceivedCall::Broken(_)));
         put(&[message.as_bytes(), &[0]].concat());
-        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
+        assert!(matches!(received(&connection), ReceivedCall::Broken(_)));
         put(&[0; MESSAGE_BYTES]);
-        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
+        assert!(matches!(received(&connection), ReceivedCall::Broken(_)));
         drop(theirs);
-        assert!(matches!(connection.receive(), ReceivedCall::Closed));
-        assert_eq!(connection.send(&message, &[]), SentReply::Closed);
+        assert!(matches!(received(&connection), ReceivedCall::Closed));
+        connection.send(&message, Vec::new());
+        while connection.sending() != SendingState::Closed {
+            thread::yield_now();
+        }
+        assert_eq!(connection.send(&message, Vec::new()), SentMessage::Closed);
     }
 
     fn put_with(theirs: &OwnedFd, op: u32, raw: &[RawFd]) {
@@ -221,25 +223,32 @@ mod tests {
             [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw]), (MapAndRegMr::OP, &[raw, raw])]
         {
             put_with(&theirs, op, raw);
-            assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
+            assert!(matches!(received(&connection), ReceivedCall::Broken(_)), "{op} {raw:?}");
             // All received descriptors are closed by another thread, because their kind is unknown;
             // too many at a time would be refused.
             until("all are closed", &|| connection.user.closing() == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);
-        let ReceivedCall::Message(_, Some(ours)) = connection.receive() else { panic!("it belongs there") };
+        let ReceivedCall::Message(_, Some(ours)) = received(&connection) else { panic!("it belongs there") };
         drop(theirs);
         // Our copy keeps the other end open, that of the last one and no other.
-        assert!(matches!(connection.receive(), ReceivedCall::Nothing));
+        assert!(matches!(received(&connection), ReceivedCall::Nothing));
         drop(ours);
-        until("our copy is closed", &|| matches!(connection.receive(), ReceivedCall::Closed));
+        until("our copy is closed", &|| matches!(received(&connection), ReceivedCall::Closed));
     }
 
     #[test]
     fn a_client_that_does_not_read_is_noticed() {
         let (connection, _theirs) = pair();
         let message = Message::new(1, 2, &7u32);
-        let sent = (0..100_000).map(|_| connection.send(&message, &[])).find(|sent| *sent != SentReply::Yes);
-        assert_eq!(sent, Some(SentReply::Full));
+        let sent = (0..100_000).map(|_| {
+            let sent = connection.send(&message, Vec::new());
+            while matches!(connection.sending(), SendingState::UnderWay(_)) {
+                thread::yield_now();
+            }
+            sent
+        });
+        let sent = sent.into_iter().find(|sent| !matches!(sent, SentMessage::Yes | SentMessage::Later));
+        assert_eq!(sent, Some(SentMessage::Full));
     }
 }

@@ -73,6 +73,7 @@ impl Clients {
             );
             return;
         }
+        connection.report_to(&self.reports, number.into());
         debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
         self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
         self.sessions.insert(
@@ -84,6 +85,7 @@ impl Clients {
                 program: String::new(),
                 stage,
                 waiting: None,
+                was_refused: false,
                 stuck_since: None,
                 unmapping_since: None,
             },

@@ -74,6 +74,9 @@ impl Clients {
             let mut event = EpollEvent::new(flags, CM_CHANNEL | u64::from(number));
             // Without it the end of the channel is noticed with that of its session.
             let _ = if interest.is_new { self.epoll.add(fd, event) } else { self.epoll.modify(fd, &mut event) };
+            if interest.is_new {
+                self.registry.cm.report_to(number, &self.reports, CM_CHANNEL | u64::from(number));
+            }
         }
     }
 
@@ -84,7 +87,7 @@ impl Clients {
             }
             self.registry.cm.on_channel_closed(number, environment);
         } else {
-            self.registry.cm.write(number);
+            self.registry.cm.on_room(number);
         }
         self.watch_cm_channels();
     }

@@ -39,7 +39,13 @@ use nix::{
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
 use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message};
-use roced_memory::{client_memory::MemoryKind, queues::SleepBoard, quota::Quota, sigbus};
+use roced_memory::{
+    client_memory::MemoryKind,
+    client_socket::{SentMessage, ThreadReports},
+    queues::SleepBoard,
+    quota::Quota,
+    sigbus,
+};
 use roced_report::{AccountReport, MemoryReport, SessionReport};
 use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{
@@ -53,13 +59,13 @@ use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
     path_changes::PathChanges,
-    serving::{awaits_unmapping, listen, send_batch, serve_message},
+    serving::{RepliesWait, THREAD_MAX, awaits_unmapping, listen, no_thread, replies_wait, send_batch, serve_message},
     session::{Session, SessionStage, WaitingCall},
     turns::Turns,
 };
 use crate::{
     client_socket::{
-        connection::{ClientProcess, ReceivedCall, SentReply},
+        connection::{ClientProcess, ReceivedCall},
         listener::ClientListener,
     },
     config::{LimitsConfig, RuleLimits},
@@ -88,6 +94,10 @@ const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
 /// closed.
 const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
+/// How often a session is looked at of which a thread of its user's sends or receives a message; it
+/// reports when it has.
+const THREAD_LOOK: Duration = Duration::from_secs(1);
+
 /// How long calls that wait are looked at in one go.
 const WAITING_AT_ONCE: Duration = Duration::from_millis(2);
 
@@ -101,6 +111,9 @@ const LISTENER: u64 = 0;
 /// In the epoll set: event channels of the connection manager stand there under their numbers, with
 /// this bit.
 const CM_CHANNEL: u64 = 1 << 32;
+
+/// In the epoll set: threads of users have sent or received messages.
+const REPORTS: u64 = u64::MAX - 1;
 
 /// In the epoll set: memory was lost.
 const LOST: u64 = u64::MAX;
@@ -126,6 +139,7 @@ pub struct Clients {
     failures: UserLogLimiter,
     comings: UserLogLimiter,
     turns: Turns,
+    reports: ThreadReports,
     /// Room for events of the epoll set.
     events: Vec<EpollEvent>,
 }
@@ -157,6 +171,8 @@ impl Clients {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
+        let reports = ThreadReports::new()?;
+        epoll.add(&reports, EpollEvent::new(EpollFlags::EPOLLIN, REPORTS))?;
         let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
@@ -173,6 +189,7 @@ impl Clients {
             failures: UserLogLimiter::default(),
             comings: UserLogLimiter::default(),
             turns: Turns::default(),
+            reports,
             events: vec![EpollEvent::empty(); EVENTS],
         })
     }
@@ -213,15 +230,19 @@ impl Clients {
         if events.iter().any(|event| event.data() == LOST) {
             self.end_sessions_with_lost_memory();
         }
-        let sockets = events.iter().filter(|event| !matches!(event.data(), LISTENER | LOST)).filter_map(|event| {
-            let number = event.data() as u32;
-            if event.data() & CM_CHANNEL != 0 {
-                // A number of its own: channels take turns with sessions.
-                return Some((self.registry.cm.account_of_channel(number)?.0, number, *event));
-            }
-            let session = self.sessions.get(&number)?;
-            Some((session.connection.peer().account.0, number, *event))
-        });
+        if events.iter().any(|event| event.data() == REPORTS) {
+            self.take_reports();
+        }
+        let sockets =
+            events.iter().filter(|event| !matches!(event.data(), LISTENER | LOST | REPORTS)).filter_map(|event| {
+                let number = event.data() as u32;
+                if event.data() & CM_CHANNEL != 0 {
+                    // A number of its own: channels take turns with sessions.
+                    return Some((self.registry.cm.account_of_channel(number)?.0, number, *event));
+                }
+                let session = self.sessions.get(&number)?;
+                Some((session.connection.peer().account.0, number, *event))
+            });
         let mut turn = self.turns.begin(sockets);
         while let Some((number, event, until)) = self.turns.next(&mut turn) {
             if event.data() & CM_CHANNEL != 0 {
@@ -434,6 +455,13 @@ impl Clients {
             if waiting.is_some() {
                 listen(&self.epoll, session, true);
             }
+            match replies_wait(session) {
+                RepliesWait::No => {}
+                RepliesWait::Yes => {
+                    return self.wait(number, Instant::now() + THREAD_LOOK, waiting.unwrap_or(WaitingCall::Unreceived));
+                }
+                RepliesWait::End(end) => return self.end(number, &end),
+            }
             let (received, mut last_work) = match waiting {
                 Some(WaitingCall::Received { message, descriptor, last_work }) => {
                     (ReceivedCall::Message(message, descriptor), last_work)
@@ -458,6 +486,10 @@ impl Clients {
                 ReceivedCall::Postponed => {
                     return self.wait(number, Instant::now() + CLOSING_PAUSE, WaitingCall::Unreceived);
                 }
+                ReceivedCall::UnderWay(since) if since.elapsed() < THREAD_MAX => {
+                    return self.wait(number, Instant::now() + THREAD_LOOK, WaitingCall::Unreceived);
+                }
+                ReceivedCall::UnderWay(_) => Some(no_thread()),
                 ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
                 }
@@ -486,6 +518,22 @@ impl Clients {
                 return;
             }
         }
+    }
+
+    /// Threads of users have sent or received messages: calls that waited for it are served.
+    fn take_reports(&mut self) {
+        let now = Instant::now();
+        for token in self.reports.take() {
+            if token & CM_CHANNEL != 0 {
+                self.registry.cm.write(token as u32);
+                continue;
+            }
+            let waiting = self.waiting.iter_mut().find(|(number, _)| u64::from(*number) == token);
+            if let Some((_, due)) = waiting {
+                *due = now;
+            }
+        }
+        self.watch_cm_channels();
     }
 
     /// A call of a session waits; until `due` no other of it is read.
@@ -559,7 +607,7 @@ impl Clients {
     fn tell(&self, number: u32, event: Event) {
         let Some(session) = self.sessions.get(&number) else { return };
         let message = Message::new(EVENT, 0, &event);
-        if session.connection.send(&message, &[]) != SentReply::Yes {
+        if !matches!(session.connection.send_if_room(&message), SentMessage::Yes | SentMessage::Later) {
             debug!(session = number, kind = event.kind, "an event was lost: the client does not read");
         }
     }

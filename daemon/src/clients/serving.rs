@@ -1,13 +1,16 @@
 //! Service of one call: waits before it, its reply.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use roced_abi::control::{
     AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, MapAndRegMr, MapMemory, Message, OpenDevice, ResizeCq,
     call_name,
 };
-use roced_memory::descriptor::Descriptor;
+use roced_memory::{
+    client_socket::{SendingState, SentMessage},
+    descriptor::Descriptor,
+};
 use tracing::debug;
 
 use super::{
@@ -16,7 +19,6 @@ use super::{
     session::{Session, SessionStage},
 };
 use crate::{
-    client_socket::connection::SentReply,
     environment::Environment,
     last_work::{LastWork, PATIENCE, SentBatch},
 };
@@ -88,11 +90,48 @@ pub(super) fn serve_message(
     environment: &mut Environment<'_>,
 ) -> Option<SessionEnd> {
     let (reply, fds) = control::answer(registry, session, message, descriptor, environment);
+    session.was_refused |= matches!(session.stage, SessionStage::OneTooMany(_));
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
-    match session.connection.send(&reply, &fds) {
-        SentReply::Yes if matches!(session.stage, SessionStage::OneTooMany(_)) => Some(SessionEnd::Closed),
-        SentReply::Yes => None,
-        SentReply::Full => Some(SessionEnd::Fault("it does not read its replies".into())),
-        SentReply::Closed => Some(SessionEnd::Closed),
+    match session.connection.send(&reply, fds) {
+        SentMessage::Yes if matches!(session.stage, SessionStage::OneTooMany(_)) => Some(SessionEnd::Closed),
+        SentMessage::Yes | SentMessage::Later => None,
+        SentMessage::Full => Some(does_not_read()),
+        SentMessage::Closed => Some(SessionEnd::Closed),
     }
+}
+
+fn does_not_read() -> SessionEnd {
+    SessionEnd::Fault("it does not read its replies".into())
+}
+
+/// Replies of a session, some of which may wait.
+pub(super) enum RepliesWait {
+    /// None waits.
+    No,
+    /// The user's thread sends them.
+    Yes,
+    /// It ends.
+    End(SessionEnd),
+}
+
+/// Looks whether replies of a session wait for the user's thread.
+pub(super) fn replies_wait(session: &Session) -> RepliesWait {
+    match session.connection.sending() {
+        SendingState::Idle if matches!(session.stage, SessionStage::OneTooMany(_)) && session.was_refused => {
+            RepliesWait::End(SessionEnd::Closed)
+        }
+        SendingState::Idle => RepliesWait::No,
+        SendingState::UnderWay(since) if since.elapsed() < THREAD_MAX => RepliesWait::Yes,
+        SendingState::UnderWay(_) => RepliesWait::End(no_thread()),
+        SendingState::Full => RepliesWait::End(does_not_read()),
+        SendingState::Closed => RepliesWait::End(SessionEnd::Closed),
+    }
+}
+
+/// How long a message may wait for the user's thread: some of the user's wake very many waiters.
+pub(super) const THREAD_MAX: Duration = Duration::from_secs(10);
+
+/// Why a session with messages that wait too long ends.
+pub(super) fn no_thread() -> SessionEnd {
+    SessionEnd::Fault("messages to programs of its user wake so many waiters that its own do not get on".into())
 }

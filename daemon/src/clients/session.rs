@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
 use roced_memory::{
-    backing::Backing, descriptor::Descriptor, proxied::CopyThread, queues::CqChannel, quota::Room, users::SharedFd,
+    backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room, users::SharedFd,
 };
 use roced_transport::{
     mr::{Mr, MrKey},
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) stage: SessionStage,
     /// A call that waits; none after it is read meanwhile.
     pub(crate) waiting: Option<WaitingCall>,
+    /// It was told that there are too many.
+    pub(crate) was_refused: bool,
     /// Since when its posted work found no room before a call.
     pub(crate) stuck_since: Option<Instant>,
     /// Since when a call waits for its user's mappings to be unmapped.
@@ -52,7 +54,8 @@ pub(crate) struct Session {
 /// A call that waits.
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
-    /// In the socket: until descriptors of its user are closed.
+    /// In the socket: until descriptors of its user are closed, or a thread of the user has taken it
+    /// or sent the last reply.
     Unreceived,
     /// Before it posted work is sent, or mappings are unmapped.
     Received { message: Box<Message>, descriptor: Option<Descriptor>, last_work: LastWork },

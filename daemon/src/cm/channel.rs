@@ -15,8 +15,9 @@ use nix::{
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
 use roced_memory::{
-    queues::{event_sockets, unread_cost},
-    users::{SharedFd, UserAccount},
+    channel::{event_sockets, unread_cost},
+    client_socket::{ClientSocket, SendingState, SentMessage, ThreadReports},
+    users::UserAccount,
 };
 use roced_types::SessionId;
 use zerocopy::{FromZeros, IntoBytes};
@@ -34,6 +35,8 @@ pub(super) enum WriteState {
     Written,
     /// Some wait until the program has read others.
     Full,
+    /// Some wait for a thread of the program's user.
+    UnderWay,
 }
 
 /// An event of an identifier.
@@ -42,12 +45,12 @@ type Sent = (IdKey, CmChannelEvent);
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub(super) session: SessionId,
-    socket: SharedFd,
+    socket: ClientSocket,
     /// The kernel's account of one event in the socket.
     event_cost: u32,
     /// Events wait for room in the socket.
     pub(super) wants_room: bool,
-    /// In the socket, or taken since the last look at it.
+    /// In the socket, or with the user's thread that sends them, or taken since the last look at it.
     unread: VecDeque<Sent>,
     /// By their order.
     waiting: BTreeMap<u64, Sent>,
@@ -57,14 +60,14 @@ pub(super) struct EventChannel {
 }
 
 impl EventChannel {
-    /// A channel, and the program's end. Threads of `user` close ours.
-    pub(super) fn new(session: SessionId, user: Option<UserAccount>) -> Result<(Self, OwnedFd), Errno> {
+    /// A channel, and the program's end. Threads of `user` send in it and close ours.
+    pub(super) fn new(session: SessionId, user: UserAccount) -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
             session,
             event_cost: cost_of_event(&ours, &theirs)?,
-            socket: SharedFd::new(ours, user),
+            socket: ClientSocket::before_client(ours, user),
             wants_room: false,
             unread: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -76,6 +79,11 @@ impl EventChannel {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Threads of the user report by this token.
+    pub(super) fn report_to(&self, reports: &ThreadReports, token: u64) {
+        self.socket.report_to(reports, token);
     }
 
     /// An event for the program, after the others.
@@ -101,20 +109,23 @@ impl EventChannel {
         Some((owner, event))
     }
 
+    /// The socket has room: those go on that found none.
+    pub(super) fn on_room(&self) {
+        self.socket.send_waiting();
+    }
+
     /// Writes as much as there is room for.
     pub(super) fn write(&mut self) -> WriteState {
         self.forget_taken();
         while let Some((&place, (_, event))) = self.waiting.first_key_value() {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(self.socket.as_fd().as_raw_fd(), event.as_bytes(), flags) {
-                Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => return WriteState::Full,
-                Ok(_) => {
+            match self.socket.send(event.as_bytes(), Vec::new()) {
+                SentMessage::Full => break,
+                SentMessage::Yes | SentMessage::Later => {
                     let sent = self.remove(place);
                     self.unread.extend(sent);
                 }
                 // The program has closed its end.
-                Err(_) => {
+                SentMessage::Closed => {
                     self.waiting.clear();
                     self.places.clear();
                 }
@@ -122,14 +133,21 @@ impl EventChannel {
             let excess = self.unread.len().saturating_sub(UNREAD_MAX);
             self.unread.drain(..excess);
         }
-        WriteState::Written
+        match self.socket.sending() {
+            SendingState::UnderWay(_) => WriteState::UnderWay,
+            SendingState::Full => WriteState::Full,
+            SendingState::Idle if !self.waiting.is_empty() => WriteState::Full,
+            SendingState::Idle | SendingState::Closed => WriteState::Written,
+        }
     }
 
     /// Forgets the written events that the program has taken: it takes them in order, and the
     /// kernel knows how many are left. An unknown number counts as all.
     fn forget_taken(&mut self) {
+        // In this order: an event that is sent meanwhile counts twice.
+        let waiting = self.socket.waiting();
         let Some(cost) = unread_cost(&self.socket) else { return };
-        let left = cost.div_ceil(self.event_cost) as usize;
+        let left = cost.div_ceil(self.event_cost) as usize + waiting;
         let taken = self.unread.len().saturating_sub(left);
         self.unread.drain(..taken);
     }
@@ -194,7 +212,14 @@ fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> 
 
 #[cfg(test)]
 mod tests {
+    use std::{thread, time::Duration};
+
+    use nix::{
+        sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        time::{ClockId, clock_gettime},
+    };
     use roced_cm::identifiers::OwnerId;
+    use roced_memory::users::UserAccounts;
     use zerocopy::FromBytes;
 
     use super::*;
@@ -213,24 +238,69 @@ mod tests {
         Some(CmChannelEvent::read_from_bytes(&bytes[..length]).expect("one event a message").sequence)
     }
 
+    fn channel() -> (EventChannel, OwnedFd) {
+        EventChannel::new(SessionId(1), UserAccounts::default().user(1)).expect("a socket pair")
+    }
+
+    /// By a thread of the user's or here.
+    fn written(channel: &mut EventChannel) -> WriteState {
+        loop {
+            match channel.write() {
+                WriteState::UnderWay => thread::yield_now(),
+                state => return state,
+            }
+        }
+    }
+
     #[test]
     fn an_identifier_takes_the_events_along_that_were_not_taken() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         for sequence in 1..=6 {
             channel.push(key(sequence as u32 % 2), event(sequence as u32 % 2, sequence, 0));
         }
-        assert_eq!(channel.write(), WriteState::Written);
+        assert_eq!(written(&mut channel), WriteState::Written);
         assert_eq!([take(&theirs), take(&theirs)], [Some(1), Some(2)]);
         channel.push(key(1), event(1, 7, 0));
         let moved: Vec<u64> = channel.take_events(key(1), 1).iter().map(|event| event.sequence).collect();
         assert_eq!(moved, [3, 5, 7], "in order, those in the socket and those that wait");
     }
 
+    /// A message to a file walks all entries of epoll sets that wait for it.
+    #[test]
+    fn very_many_waiters_are_woken_by_a_thread_of_their_user() {
+        let (mut channel, theirs) = channel();
+        let duplicates: Vec<OwnedFd> = (0..400).map(|_| theirs.try_clone().expect("room")).collect();
+        let sets = (0..400).map(|_| {
+            let set = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll set");
+            for file in &duplicates {
+                set.add(file, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("max_user_watches allows it");
+            }
+            set
+        });
+        let sets: Vec<_> = sets.collect();
+        thread::sleep(Duration::from_millis(150));
+        let computed = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("it counts"));
+        let before = computed();
+        for sequence in 1..=10 {
+            channel.push(key(1), event(1, sequence, 0));
+            channel.write();
+        }
+        let took = computed() - before;
+        assert!(took < Duration::from_millis(10), "{took:?}");
+        assert_eq!(channel.untaken(key(1)), 10, "those with the thread count");
+        assert_eq!(written(&mut channel), WriteState::Written);
+        assert_eq!(
+            [(); 11].map(|()| take(&theirs)),
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0].map(|at| (at > 0).then_some(at))
+        );
+        drop(sets);
+    }
+
     #[test]
     fn a_program_that_lies_about_taken_events_leaves_none() {
-        let (mut channel, _theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, _theirs) = channel();
         let mut sequence = 0;
-        while channel.write() == WriteState::Written {
+        while written(&mut channel) == WriteState::Written {
             sequence += 1;
             channel.push(key(1), event(1, sequence, 0));
         }
@@ -240,12 +310,12 @@ mod tests {
 
     #[test]
     fn requests_that_were_not_taken_go_with_their_listener() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         for number in 10..14 {
             let request = CmChannelEvent { owner: 1, ..event(number, number.into(), cm_event::CONNECT_REQUEST) };
             channel.push(key(1), request);
             if number < 13 {
-                channel.write();
+                written(&mut channel);
             }
         }
         channel.push(key(2), event(2, 20, 0));
@@ -256,9 +326,9 @@ mod tests {
 
     #[test]
     fn a_program_that_takes_nothing_fills_its_own_channel_alone() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         let mut pushed = 0;
-        while channel.write() == WriteState::Written {
+        while written(&mut channel) == WriteState::Written {
             pushed += 1;
             channel.push(key(1), event(1, pushed, 0));
             assert!(pushed < 10_000, "a socket has an end");
@@ -268,7 +338,7 @@ mod tests {
         while let Some(sequence) = take(&theirs) {
             taken += 1;
             assert_eq!(sequence, taken, "in order");
-            channel.write();
+            written(&mut channel);
         }
         assert_eq!(taken, pushed);
         assert_eq!(channel.untaken(key(1)), 0);
@@ -276,14 +346,14 @@ mod tests {
 
     #[test]
     fn each_event_that_a_program_takes_is_noticed() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         assert_eq!((channel.untaken(key(1)), take(&theirs)), (0, None), "the measurement leaves nothing");
         for sequence in 1..=20 {
             channel.push(key(1), event(1, sequence, 0));
-            channel.write();
+            written(&mut channel);
         }
         channel.push(key(2), event(2, 21, 0));
-        channel.write();
+        written(&mut channel);
         channel.push(key(1), event(1, 22, 0));
         for left in (1..=21).rev() {
             assert_eq!(channel.untaken(key(1)), left, "in the socket, and one that waits");
@@ -294,11 +364,11 @@ mod tests {
 
     #[test]
     fn a_destroyed_identifier_has_no_events_that_wait() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         channel.push(key(1), event(1, 1, 0));
         channel.push(key(2), event(2, 2, 0));
         channel.forget(key(1));
-        channel.write();
+        written(&mut channel);
         assert_eq!([take(&theirs), take(&theirs)], [Some(2), None]);
     }
 
@@ -309,7 +379,7 @@ mod tests {
             owner,
             ..event(membership, sequence, cm_event::MULTICAST_JOIN)
         };
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         for (sequence, (owner, membership)) in [(1, 10), (1, 11), (2, 20), (3, 30)].into_iter().enumerate() {
             channel.push(key(owner), joined(owner, membership, sequence as u64 + 1));
         }
@@ -323,22 +393,22 @@ mod tests {
         assert_eq!(channel.take_requests(key(1), 0), [] as [u32; 0], "it is no request");
         assert!(channel.places.is_empty());
         channel.push(key(1), joined(1, 11, 5));
-        channel.write();
+        written(&mut channel);
         assert_eq!([take(&theirs), take(&theirs)], [Some(5), None]);
     }
 
     #[test]
     fn another_session_has_identifiers_of_the_same_number() {
-        let (mut channel, theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, theirs) = channel();
         channel.push(key(5), event(5, 1, 0));
         channel.forget(IdKey { owner: OwnerId(2), number: 5 });
-        channel.write();
+        written(&mut channel);
         assert_eq!(take(&theirs), Some(1));
     }
 
     #[test]
     fn events_of_others_are_not_looked_at() {
-        let (mut channel, _theirs) = EventChannel::new(SessionId(1), None).expect("a socket pair");
+        let (mut channel, _theirs) = channel();
         for number in 1..=30_000 {
             channel.push(key(number), event(number, number.into(), 0));
         }

@@ -34,7 +34,7 @@ use roced_cm::{
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
     wire::MAD_BYTES,
 };
-use roced_memory::users::UserAccount;
+use roced_memory::{client_socket::ThreadReports, users::UserAccount};
 use roced_types::{AccountId, DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
 
@@ -374,6 +374,22 @@ impl ConnectionService {
         }
     }
 
+    /// A channel's socket has room.
+    pub(crate) fn on_room(&mut self, number: u32) {
+        if let Some(channel) = self.channels.get(&number) {
+            channel.on_room();
+        }
+        self.write(number);
+    }
+
+    /// Threads of its user report by this token when they have written events to a channel.
+    pub(crate) fn report_to(&mut self, number: u32, reports: &ThreadReports, token: u64) {
+        if let Some(channel) = self.channels.get(&number) {
+            channel.report_to(reports, token);
+        }
+        self.write(number);
+    }
+
     /// Channels that are to be watched in another way than before.
     pub(crate) fn take_changed_channels(&mut self) -> BTreeMap<u32, Interest> {
         std::mem::take(&mut self.changed)
@@ -435,6 +451,7 @@ impl ConnectionService {
 
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let user = self.owners.get(&session).map(|owner| owner.user.clone());
+        let user = user.ok_or(CallRefused::Errno(Errno::EINVAL as i32))?;
         let (channel, theirs) = EventChannel::new(session, user).map_err(|errno| CallRefused::Errno(errno as i32))?;
         loop {
             self.last_channel = self.last_channel.wrapping_add(1).max(1);

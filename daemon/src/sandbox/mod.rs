@@ -50,7 +50,7 @@ pub enum ThreadKind {
     Control,
     /// Accesses the proxied memory of a session.
     Copy,
-    /// Closes descriptors of a user's clients, and unmaps their memory.
+    /// Closes descriptors of a user's clients, unmaps their memory, sends and takes their messages.
     User,
 }
 

@@ -184,6 +184,9 @@ const COPY: &[AllowedCall] = calls![
     SYS_getrusage,
 ];
 
+/// A thread of a user: calls of its clients. One with descriptors raises the limit for a moment.
+const USER: &[AllowedCall] = calls![SYS_recvmsg, SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]]];
+
 /// Questions to the kernel about its network, and the sockets for them; messages to the service
 /// manager.
 const NETWORK: &[AllowedCall] = calls![
@@ -334,7 +337,7 @@ pub(super) fn calls_of(kind: ThreadKind) -> impl Iterator<Item = &'static Allowe
         // Threads that it starts have its filter beside their own.
         ThreadKind::Control => &[NETWORK, CONTROL, COPY, NEVER_MADE],
         ThreadKind::Copy => &[COPY],
-        ThreadKind::User => &[],
+        ThreadKind::User => &[USER],
     };
     EVERY.iter().chain(own.iter().copied().flatten())
 }

@@ -31,6 +31,8 @@ use nix::{
             AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
         },
     },
+    time::{ClockId, clock_gettime},
+    unistd::{Pid, gettid},
 };
 use roced::{
     accounts::access::AccessRules,
@@ -301,6 +303,8 @@ pub(crate) struct Served {
     pub(crate) socket: PathBuf,
     pub(crate) told: Arc<Mutex<Told>>,
     workers: u32,
+    /// Threads of the workers.
+    worker_threads: Arc<Mutex<Vec<Pid>>>,
     jobs: mpsc::Sender<Job>,
     doorbell: Arc<EventFd>,
     /// Ends as if by SIGKILL, without notice.
@@ -346,9 +350,17 @@ impl Served {
         let abandon = Arc::new(AtomicBool::new(false));
         let network = FakeNetwork { told: Arc::clone(&told), last: 0 };
         let workers = how.workers;
-        let control = Control { how, network, todo, doorbell: Arc::clone(&doorbell), abandon: Arc::clone(&abandon) };
+        let worker_threads = Arc::default();
+        let control = Control {
+            how,
+            network,
+            todo,
+            doorbell: Arc::clone(&doorbell),
+            abandon: Arc::clone(&abandon),
+            worker_threads: Arc::clone(&worker_threads),
+        };
         let thread = ends::spawn(move || control.run(listener));
-        Self { socket, told, workers, jobs, doorbell, abandon, thread: Some(thread), _folder: folder }
+        Self { socket, told, workers, worker_threads, jobs, doorbell, abandon, thread: Some(thread), _folder: folder }
     }
 
     /// Does something on the control thread.
@@ -377,6 +389,15 @@ impl Served {
         self.on_control_thread(move |_, environment| {
             (0..workers).map(|worker| counted(environment.workers, WorkerId(worker), QpCount::CqOverrun)).sum()
         })
+    }
+
+    /// How long all workers have computed so far.
+    pub(crate) fn workers_computed(&self) -> Duration {
+        eventually("all workers run", || self.worker_threads.lock().expect("no panic").len() == self.workers as usize);
+        let threads = self.worker_threads.lock().expect("no panic");
+        // The kernel's number of the clock of a thread of this process.
+        let clocks = threads.iter().map(|thread| ClockId::from_raw(!thread.as_raw() << 3 | 6));
+        clocks.map(|clock| Duration::from(clock_gettime(clock).expect("it runs"))).sum()
     }
 
     /// Sessions that there are.
@@ -420,6 +441,7 @@ struct Control {
     todo: mpsc::Receiver<Job>,
     doorbell: Arc<EventFd>,
     abandon: Arc<AtomicBool>,
+    worker_threads: Arc<Mutex<Vec<Pid>>>,
 }
 
 impl Control {
@@ -476,7 +498,11 @@ impl Control {
             })
             .expect("a worker");
             handles.push(WorkerHandle { mailbox, outgoing, waker: Arc::clone(waker), heartbeat });
-            threads.push(ends::spawn(move || worker.run()));
+            let numbers = Arc::clone(&self.worker_threads);
+            threads.push(ends::spawn(move || {
+                numbers.lock().expect("no panic").push(gettid());
+                worker.run()
+            }));
         }
         let setup = DeviceSetup {
             id: device,

@@ -28,8 +28,9 @@ use roced_abi::{
     wqe::{RecvWqe, SendWqe},
 };
 use roced_memory::{
+    channel::CqChannel,
     client_memory::ClientMemory,
-    queues::{CqChannel, new_cq, new_qp, new_session, new_srq},
+    queues::{new_cq, new_qp, new_session, new_srq},
     quota::Room,
 };
 use roced_transport::{
@@ -178,8 +179,7 @@ impl Client {
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
         let (channel, events) = CqChannel::create(None).expect("a socket pair");
         let (cq_rings, cq_rings_fd) =
-            new_cq(Cqn(number), SessionId(number), layout, Some(&Arc::new(channel)), Room::default())
-                .expect("a small queue");
+            new_cq(Cqn(number), SessionId(number), layout, Some(&channel), Room::default()).expect("a small queue");
         let mr = Mr {
             key: key(number),
             pd: Pdn(number),

@@ -9,7 +9,10 @@ use roced_abi::{
     },
     layout::CqLayout,
 };
-use roced_memory::queues::{CqChannel, new_cq, new_ring_places};
+use roced_memory::{
+    channel::CqChannel,
+    queues::{new_cq, new_ring_places},
+};
 use roced_types::Cqn;
 
 use super::{
@@ -28,7 +31,7 @@ impl CallHandler<'_, '_> {
         let charge = self.charge(AccountResource::Channels)?;
         let (channel, theirs) = CqChannel::create(self.registry.quota.user(self.objects.peer.account.0))?;
         let number = self.registry.channels.take();
-        let object = ChannelObject { channel: Arc::new(channel), room: 0, users: 0, _charge: charge };
+        let object = ChannelObject { channel, room: 0, users: 0, _charge: charge };
         self.objects.channels.insert(number, object);
         Ok((Handle { handle: number }, vec![theirs]))
     }

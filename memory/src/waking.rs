@@ -1,0 +1,250 @@
+//! Waking clients: which thread does it.
+//!
+//! A message to a client's end of a socket, and one taken from there, has the kernel walk all that
+//! wait at that end, and a client can make this walk as long as it wants: each entry of an epoll
+//! set is a step. So a thread of the client's user does it. A thread of the daemon does it itself
+//! only while there is no reason to expect a long walk:
+//!
+//! - the last message of that socket, in the same direction, is no older than [`TRUSTED`] and was
+//!   quick by the time that its thread computed: a walk cannot have become much longer since;
+//! - and no walk of the same user was slow lately: for [`PENALTY`] times as long as each took, for
+//!   a minute at least after a long one, threads of the user do all of it. The penalty is the
+//!   user's, and outlives its sessions.
+#![expect(unsafe_code, reason = "waits for a word of memory")]
+
+use std::{
+    collections::VecDeque,
+    fmt, ptr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::thread_start::{self, HelperThread};
+
+/// How long a quick message lets the next one be expected to be quick, ns. Within it a program adds
+/// some ten thousand entries to an epoll set.
+const TRUSTED: u64 = 100_000_000;
+
+/// More than any message takes that wakes a few threads, ns.
+const SLOW: u64 = 50_000;
+
+/// A slow message has others of its user sent by its thread for so many times as long.
+const PENALTY: u64 = 1000;
+
+/// One that took so long is not explained by an interrupt, ns.
+const LONG: u64 = 5_000_000;
+
+/// The penalty for that, ns at least.
+const LONG_PENALTY: u64 = 60_000_000_000;
+
+/// How long a thread waits for more before it looks whether it is needed.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// States of the bell: the thread is at work, has been rung for, or waits.
+const AT_WORK: u32 = 0;
+const RUNG: u32 = 1;
+const WAITS: u32 = 2;
+
+/// A channel in which workers leave events to the thread.
+pub(crate) trait OwesEvents: Send + Sync {
+    /// Sends all that it owes.
+    fn send_owed(&self);
+}
+
+/// Something to do that wakes a client, or may.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread of one user that wakes its programs, and the knowledge of their wait queues.
+#[derive(Debug, Default)]
+pub(crate) struct Waking {
+    state: Mutex<WakingState>,
+    bell: AtomicU32,
+    /// A completion channel owes events.
+    owes: AtomicBool,
+    /// Until then everything is left to the thread, ns of the monotonic clock.
+    distrusted_until: AtomicU64,
+    /// Slow messages so far, in any thread.
+    slow: AtomicU64,
+}
+
+#[derive(Default)]
+struct WakingState {
+    jobs: VecDeque<Job>,
+    channels: Vec<Weak<dyn OwesEvents>>,
+    has_thread: bool,
+}
+
+impl fmt::Debug for WakingState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakingState").field("jobs", &self.jobs.len()).field("channels", &self.channels.len()).finish()
+    }
+}
+
+/// Until when messages of one socket in one direction are expected to be quick, ns of the monotonic
+/// clock.
+#[derive(Debug, Default)]
+pub(crate) struct WakeTrust(AtomicU64);
+
+impl WakeTrust {
+    /// Of a socket of which its client has no descriptor yet.
+    pub(crate) fn of_new() -> Self {
+        Self(AtomicU64::new(now() + TRUSTED))
+    }
+}
+
+fn now() -> u64 {
+    nanos_of(ClockId::CLOCK_MONOTONIC)
+}
+
+fn nanos_of(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock).expect("a clock of every Linux");
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+}
+
+impl Waking {
+    /// Sends or takes a message here, if that can be expected to be quick. `act` returns its result,
+    /// and whether there was a message.
+    pub(crate) fn here<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> Option<T> {
+        let now = now();
+        let is_trusted = now < trust.0.load(Ordering::Relaxed) && now >= self.distrusted_until.load(Ordering::Relaxed);
+        is_trusted.then(|| self.measured(trust, act))
+    }
+
+    /// Sends or takes a message, in whichever thread this is, and remembers how long that took: the
+    /// time that the thread computed, for it may have had no core meanwhile.
+    pub(crate) fn measured<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> T {
+        let begin = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        let (result, was_message) = act();
+        let took = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(begin);
+        if took >= SLOW {
+            trust.0.store(0, Ordering::Relaxed);
+            let penalty = PENALTY.saturating_mul(took).max(if took >= LONG { LONG_PENALTY } else { 0 });
+            self.distrusted_until.fetch_max(now().saturating_add(penalty), Ordering::Relaxed);
+            self.slow.fetch_add(1, Ordering::Relaxed);
+        } else if was_message {
+            trust.0.store(now() + TRUSTED, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// The penalty is not over.
+    pub(crate) fn is_distrusted(&self) -> bool {
+        now() < self.distrusted_until.load(Ordering::Relaxed)
+    }
+
+    /// Slow messages so far.
+    pub(crate) fn slow(&self) -> u64 {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Has the thread do something, after others. Not for workers.
+    pub(crate) fn add(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        state.jobs.push_back(Box::new(job));
+        self.begin(state);
+        self.ring();
+    }
+
+    /// The thread sends the events that this channel owes after [`Self::owe`]. Not for workers.
+    pub(crate) fn watch(self: &Arc<Self>, channel: Weak<dyn OwesEvents>) {
+        let mut state = self.state();
+        if state.channels.len() == state.channels.capacity() {
+            state.channels.retain(|channel| channel.strong_count() > 0);
+        }
+        state.channels.push(channel);
+        self.begin(state);
+    }
+
+    /// A channel owes events: one system call at most, and no lock.
+    pub(crate) fn owe(&self) {
+        self.owes.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn state(&self) -> MutexGuard<'_, WakingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        if self.bell.swap(RUNG, Ordering::AcqRel) == WAITS {
+            // SAFETY: the word lives through the call, which only compares its address.
+            let _ = unsafe {
+                libc::syscall(libc::SYS_futex, self.bell.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1)
+            };
+        }
+    }
+
+    /// Waits for the bell; false if it did not ring.
+    fn wait(&self) -> bool {
+        if self.bell.compare_exchange(AT_WORK, WAITS, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            let patience = libc::timespec { tv_sec: IDLE.as_secs().cast_signed(), tv_nsec: 0 };
+            // SAFETY: the word and the time live through the call, which reads both. A signal or a
+            // change of the word ends it early, which is as good as the bell.
+            let _ = unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.bell.as_ptr(),
+                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                    WAITS,
+                    &raw const patience,
+                    ptr::null::<u32>(),
+                )
+            };
+        }
+        self.bell.swap(AT_WORK, Ordering::AcqRel) == RUNG
+    }
+
+    /// Begins the thread if there is none.
+    fn begin(self: &Arc<Self>, mut state: MutexGuard<'_, WakingState>) {
+        if state.has_thread {
+            return;
+        }
+        state.has_thread = true;
+        drop(state);
+        let waking = Arc::clone(self);
+        let work = move || {
+            thread_start::begin(HelperThread::User);
+            waking.work();
+        };
+        if thread::Builder::new().name("roced-user".into()).spawn(work).is_err() {
+            // There is nothing else left to do it. The next one tries again.
+            self.state().has_thread = false;
+            self.do_jobs();
+        }
+    }
+
+    fn do_jobs(&self) {
+        loop {
+            let Some(job) = self.state().jobs.pop_front() else { return };
+            job();
+        }
+    }
+
+    fn work(self: &Arc<Self>) {
+        loop {
+            self.do_jobs();
+            if self.owes.swap(false, Ordering::AcqRel) {
+                let channels = self.state().channels.clone();
+                for channel in channels.iter().filter_map(Weak::upgrade) {
+                    channel.send_owed();
+                    // Jobs are replies, which no number of channels delays.
+                    self.do_jobs();
+                }
+            }
+            if !self.wait() {
+                let mut state = self.state();
+                // Beside the table of users and this thread nothing has it.
+                if Arc::strong_count(self) <= 2 && state.jobs.is_empty() {
+                    state.has_thread = false;
+                    return;
+                }
+            }
+        }
+    }
+}
