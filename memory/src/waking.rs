@@ -6,10 +6,18 @@
 //! only while there is no reason to expect a long walk:
 //!
 //! - the last message of that socket, in the same direction, is no older than [`TRUSTED`] and was
-//!   quick by the time that its thread computed: a walk cannot have become much longer since;
+//!   quick: a walk cannot have become much longer since;
 //! - and no walk of the same user was slow lately: for [`PENALTY`] times as long as each took, for
 //!   a minute at least after a long one, threads of the user do all of it. The penalty is the
 //!   user's, and outlives its sessions.
+//!
+//! A thread that has no core for a while has not walked, so that only the time counts that it
+//! computed. But that clock costs more than the message: it is a system call that takes the
+//! scheduler's lock, and showed in the round trips of honest clients. So a thread of the daemon
+//! looks how much time has passed, for nothing. More than [`SLOW`] is a doubt: the user's thread
+//! sends the next message, and measures it by the other clock. A user with doubts for more than one
+//! part in [`DOUBT`] of the time has all messages measured so: one that makes some walks long and
+//! others short has no more than that.
 #![expect(unsafe_code, reason = "waits for a word of memory")]
 
 use std::{
@@ -43,6 +51,12 @@ const LONG: u64 = 5_000_000;
 /// The penalty for that, ns at least.
 const LONG_PENALTY: u64 = 60_000_000_000;
 
+/// Doubts count for so many times as long.
+const DOUBT: u64 = 100;
+
+/// The sum of them, less the time since, that does not matter yet, ns: 10 ms of doubts.
+const DOUBTS_ALLOWED: u64 = 1_000_000_000;
+
 /// How long a thread waits for more before it looks whether it is needed.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -69,6 +83,8 @@ pub(crate) struct Waking {
     owes: AtomicBool,
     /// Until then everything is left to the thread, ns of the monotonic clock.
     distrusted_until: AtomicU64,
+    /// Until then its doubts count, ns of the monotonic clock.
+    doubts: AtomicU64,
     /// Slow messages so far, in any thread.
     slow: AtomicU64,
 }
@@ -107,28 +123,68 @@ fn nanos_of(clock: ClockId) -> u64 {
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
+/// Measures the time that this thread computes. That clock is not read at the end where the time
+/// that has passed, which is no shorter, is not long.
+struct Stopwatch {
+    passed: u64,
+    computed: u64,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        let computed = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        Self { passed: now(), computed }
+    }
+
+    /// The time now, and how long it computed, at most.
+    fn stop(self) -> (u64, u64) {
+        let now = now();
+        let passed = now.saturating_sub(self.passed);
+        let took = if passed < SLOW {
+            passed
+        } else {
+            nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.computed)
+        };
+        (now, took)
+    }
+}
+
 impl Waking {
     /// Sends or takes a message here, if that can be expected to be quick. `act` returns its result,
     /// and whether there was a message.
     pub(crate) fn here<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> Option<T> {
-        let now = now();
-        let is_trusted = now < trust.0.load(Ordering::Relaxed) && now >= self.distrusted_until.load(Ordering::Relaxed);
-        is_trusted.then(|| self.measured(trust, act))
+        let begin = now();
+        if begin >= trust.0.load(Ordering::Relaxed) || begin < self.distrusted_until.load(Ordering::Relaxed) {
+            return None;
+        }
+        if self.doubts.load(Ordering::Relaxed) > begin + DOUBTS_ALLOWED {
+            return Some(self.measured(trust, act));
+        }
+        let (result, was_message) = act();
+        let end = now();
+        let passed = end.saturating_sub(begin);
+        if passed >= SLOW {
+            trust.0.store(0, Ordering::Relaxed);
+            let doubts = self.doubts.load(Ordering::Relaxed).max(end);
+            self.doubts.fetch_max(doubts.saturating_add(DOUBT.saturating_mul(passed)), Ordering::Relaxed);
+        } else if was_message {
+            trust.0.store(end + TRUSTED, Ordering::Relaxed);
+        }
+        Some(result)
     }
 
-    /// Sends or takes a message, in whichever thread this is, and remembers how long that took: the
-    /// time that the thread computed, for it may have had no core meanwhile.
+    /// Sends or takes a message, in whichever thread this is, and remembers how long that took.
     pub(crate) fn measured<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> T {
-        let begin = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        let stopwatch = Stopwatch::start();
         let (result, was_message) = act();
-        let took = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(begin);
+        let (now, took) = stopwatch.stop();
         if took >= SLOW {
             trust.0.store(0, Ordering::Relaxed);
             let penalty = PENALTY.saturating_mul(took).max(if took >= LONG { LONG_PENALTY } else { 0 });
-            self.distrusted_until.fetch_max(now().saturating_add(penalty), Ordering::Relaxed);
+            self.distrusted_until.fetch_max(now.saturating_add(penalty), Ordering::Relaxed);
             self.slow.fetch_add(1, Ordering::Relaxed);
         } else if was_message {
-            trust.0.store(now() + TRUSTED, Ordering::Relaxed);
+            trust.0.store(now + TRUSTED, Ordering::Relaxed);
         }
         result
     }
@@ -246,5 +302,50 @@ impl Waking {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn long_trust() -> WakeTrust {
+        WakeTrust(AtomicU64::new(u64::MAX))
+    }
+
+    fn quick() -> ((), bool) {
+        ((), true)
+    }
+
+    fn walk() -> ((), bool) {
+        let begin = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        while nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID) < begin + 4 * LONG {}
+        ((), true)
+    }
+
+    #[test]
+    fn a_thread_without_a_core_is_a_doubt_and_no_walk() {
+        let (waking, trust) = (Waking::default(), long_trust());
+        let slept = waking.here(&trust, || {
+            thread::sleep(Duration::from_nanos(2 * SLOW));
+            ((), true)
+        });
+        assert!(slept.is_some());
+        assert_eq!(waking.here(&trust, quick), None, "the user's thread measures the next one");
+        waking.measured(&trust, quick);
+        assert_eq!((waking.slow(), waking.is_distrusted()), (0, false));
+        assert!(trust.0.load(Ordering::Relaxed) > 0, "it was quick");
+    }
+
+    /// The message that follows a long one is quick, and the user's thread learns nothing.
+    #[test]
+    fn walks_that_are_long_in_turns_are_found() {
+        let waking = Waking::default();
+        assert!(waking.here(&long_trust(), walk).is_some());
+        assert_eq!(waking.slow(), 0);
+        let trust = long_trust();
+        assert!(waking.here(&trust, walk).is_some(), "of that socket nothing is known");
+        assert_eq!((waking.slow(), waking.is_distrusted()), (1, true));
+        assert_eq!(waking.here(&long_trust(), quick), None, "nor is any other of its sockets trusted");
     }
 }
