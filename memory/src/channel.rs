@@ -34,7 +34,7 @@ use super::{
 /// direction: nothing can be left in our end.
 ///
 /// The thread that completes sends the event, or the user's thread if that may take long
-/// ([`super::waking`]).
+/// (`waking.rs`).
 #[derive(Debug)]
 pub struct CqChannel {
     socket: SharedFd,

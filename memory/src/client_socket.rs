@@ -1,7 +1,7 @@
 //! Sockets of which a client has the other end: messages in and out, without ever waiting.
 //!
 //! A thread of the user's sends and takes messages whenever that may take long
-//! ([`super::waking`]). It does so in order, and reports to the thread that owns the socket.
+//! (`waking.rs`). It does so in order, and reports to the thread that owns the socket.
 
 use std::{
     collections::VecDeque,
