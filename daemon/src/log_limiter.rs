@@ -30,16 +30,21 @@ impl LogLimiter {
     }
 
     fn admit_up_to(&mut self, most: u32, now: Instant) -> Option<u64> {
-        if !self.is_recent(now) {
-            self.begin = Some(now);
-            self.lines = 0;
-        }
-        if self.lines >= most {
+        if !self.has_room(most, now) {
             self.held_back += 1;
             return None;
         }
         self.lines += 1;
         Some(std::mem::take(&mut self.held_back))
+    }
+
+    /// Fewer lines than that were written in the interval of `now`, which begins if none has.
+    fn has_room(&mut self, most: u32, now: Instant) -> bool {
+        if !self.is_recent(now) {
+            self.begin = Some(now);
+            self.lines = 0;
+        }
+        self.lines < most
     }
 
     /// There was a line in the interval of `now`.
@@ -67,8 +72,11 @@ impl UserLogLimiter {
             self.users.retain(|_, limiter| limiter.is_recent(now));
         }
         let limiter = if is_full(&self.users) { &mut self.others } else { self.users.entry(uid).or_default() };
-        let has_room = self.all.admit_up_to(LINES_OF_ALL, now).is_some();
-        limiter.admit_up_to(if has_room { LINES } else { 1 }, now)
+        let most = if self.all.has_room(LINES_OF_ALL, now) { LINES } else { 1 };
+        let admitted = limiter.admit_up_to(most, now);
+        // Lines that are held back take nothing from the others.
+        self.all.lines += u32::from(admitted.is_some());
+        admitted
     }
 }
 
@@ -91,6 +99,9 @@ mod tests {
         let begin = Instant::now();
         let of_one = (0..25).filter_map(|_| limiter.admit(1, begin)).count();
         assert_eq!((of_one, limiter.admit(2, begin)), (LINES as usize, Some(0)));
+        // Nor lines of it that were held back themselves.
+        let held_back = (0..1000).filter_map(|_| limiter.admit(1, begin)).count();
+        assert_eq!((held_back, (0..25).filter_map(|_| limiter.admit(2, begin)).count()), (0, LINES as usize - 1));
         for uid in 3..1000 {
             assert_eq!(limiter.admit(uid, begin + INTERVAL * 2 * uid), Some(0));
         }
