@@ -13,7 +13,7 @@ use roced_xdp::NicQueue;
 pub(crate) const HEADER_BYTES: usize = 42;
 
 /// Longer than any test waits for a frame on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A frame of `frame_bytes` to `destination` with bytes that depend on `seed`.
 pub(crate) fn frame(destination: IpAddr, frame_bytes: usize, seed: u8) -> Vec<u8> {
