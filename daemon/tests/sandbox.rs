@@ -172,7 +172,7 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
                 socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).expect("a group's");
             }
             netlink();
-            EventFd::new().expect("a bell");
+            EventFd::new().expect("an eventfd");
             assert_eq!(thread::spawn(|| 7).join().expect("a thread that copies"), 7);
         }
         ThreadKind::Attach => {

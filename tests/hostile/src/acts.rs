@@ -51,8 +51,8 @@ pub(crate) enum Role {
     Registers,
     /// Post whole rings of shared receives.
     SharedRing,
-    /// Ring all bells of many sessions.
-    Bells,
+    /// Ring all doorbells of many sessions.
+    Doorbells,
     /// Ask the admin socket.
     Admin,
     /// Take all queue pairs.
@@ -109,7 +109,7 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::PostsErrors => traffic::posts_errors(arguments),
         Role::Registers => traffic::registers(arguments),
         Role::SharedRing => load::shared_ring(arguments),
-        Role::Bells => load::bells(arguments),
+        Role::Doorbells => load::doorbells(arguments),
         Role::Calls => load::calls(arguments),
         Role::Scripted => misbehavior::scripted(arguments),
         Role::Misbehave => misbehavior::misbehave(arguments),

@@ -91,7 +91,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         run: workers::aggressors,
     },
     Attack { name: "shared-ring", about: "whole rings of shared receives", run: workers::shared_ring },
-    Attack { name: "foreign-bells", about: "all bells of many sessions without queue pairs", run: workers::bells },
+    Attack {
+        name: "foreign-doorbells",
+        about: "all doorbells of many sessions without queue pairs",
+        run: workers::doorbells,
+    },
     Attack { name: "punched-holes", about: "holes punched in memory that is written to", run: workers::holes },
     Attack {
         name: "private-memory",

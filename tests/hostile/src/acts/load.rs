@@ -46,8 +46,8 @@ pub(super) fn shared_ring(arguments: &ActArguments) -> Result<()> {
     }
 }
 
-/// Rings every bell of `count` sessions in every turn.
-pub(super) fn bells(arguments: &ActArguments) -> Result<()> {
+/// Rings every doorbell of `count` sessions in every turn.
+pub(super) fn doorbells(arguments: &ActArguments) -> Result<()> {
     let (mut sessions, mut pages): (Vec<RawSession>, Vec<Arc<Shared>>) = Default::default();
     for _ in 0..arguments.count {
         let Ok(session) = RawSession::open(&arguments.socket) else { break };

@@ -74,7 +74,7 @@ impl Scribbled {
             }
             for mapped in &all {
                 for _ in 0..32 {
-                    // Indices and bells lie at the beginning.
+                    // Indices and doorbells lie at the beginning.
                     let most = if random.once_in(2) { 80.min(mapped.words()) } else { mapped.words() };
                     let word = mapped.word(random.below(most as u64) as usize);
                     let value = match random.below(4) {

@@ -70,8 +70,8 @@ pub(super) fn shared_ring(stage: &Stage) -> Result<Vec<Finding>> {
     messages_beside(stage, Role::SharedRing, 1, 0, Duration::from_secs(3))
 }
 
-pub(super) fn bells(stage: &Stage) -> Result<Vec<Finding>> {
-    messages_beside(stage, Role::Bells, 700, 0, Duration::from_secs(3))
+pub(super) fn doorbells(stage: &Stage) -> Result<Vec<Finding>> {
+    messages_beside(stage, Role::Doorbells, 700, 0, Duration::from_secs(3))
 }
 
 pub(super) fn holes(stage: &Stage) -> Result<Vec<Finding>> {
