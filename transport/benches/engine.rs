@@ -1,5 +1,5 @@
-//! Cost of a packet in the engine: two endpoints exchange frames through memory, one WRITE or READ
-//! after another. `cargo bench -p roced-transport --bench engine` prints nanoseconds for each
+//! Cost of a packet in the transport: two endpoints exchange frames through memory, one WRITE or
+//! READ after another. `cargo bench -p roced-transport --bench engine` prints nanoseconds for each
 //! packet of payload, both ends together: cut, filled, summed, parsed, checked, placed,
 //! acknowledged. It contains no system call, so it is the floor under any figure of the whole.
 

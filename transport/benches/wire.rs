@@ -55,7 +55,7 @@ fn measure(name: &str, path: &Path, headers: &Headers, payload_bytes: usize, pie
     let frame: Vec<_> = built.chunks(frame_bytes.div_ceil(pieces)).collect();
 
     let peeked = best(|| dest_qpn(black_box(&frame)));
-    // The packet stays where it was made, as in the engine.
+    // The packet stays where it was made, as in the transport.
     let parsed = best(|| parse(black_box(&frame)).map(|packet| black_box(&packet).payload_len()));
     let checked = best(|| parse(black_box(&frame)).and_then(|packet| packet.check_integrity()));
     let filled = best(|| fill(black_box(&mut memory)));

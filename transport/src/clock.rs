@@ -1,4 +1,4 @@
-//! Time, as the engine is told it. It never reads a clock.
+//! Time, as the transport is told it. It never reads a clock.
 
 use core::ops::{Add, Sub};
 

@@ -1,4 +1,4 @@
-//! Work requests as the caller of the engine posts them, checked.
+//! Work requests as the caller of the transport posts them, checked.
 
 use roced_types::{Qpn, SendOp, Sge};
 

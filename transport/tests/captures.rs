@@ -152,7 +152,7 @@ fn source_ports_are_those_that_linux_chose() {
     assert_eq!(compared, 561);
 }
 
-/// Every packet made again by the engine's own builder is the captured frame, byte for byte, but
+/// Every packet made again by the transport's own builder is the captured frame, byte for byte, but
 /// for this and nothing else:
 ///
 /// * the IPv4 identification is 0, so the IPv4 header checksum is that of a header with 0 there,

@@ -12,7 +12,7 @@ use roced_transport::{
     wire::{dest_qpn, parse},
 };
 
-/// Reads a frame wholly, as the engine does.
+/// Reads a frame wholly, as the transport does.
 fn take(pieces: &[&[u8]]) -> Result<(), DropReason> {
     let qpn = dest_qpn(pieces);
     let packet = parse(pieces)?;

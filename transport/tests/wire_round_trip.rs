@@ -127,7 +127,7 @@ fn options_and_a_service_tag_are_tolerated() {
     assert_eq!(packet.check_integrity(), Ok(()));
 }
 
-/// Headers that the engine does not speak stand in front of others that it reads.
+/// Headers that the transport does not speak stand in front of others that it reads.
 #[test]
 fn headers_behind_an_rdeth_or_xrceth_are_read_at_their_offset() {
     let insert = |headers: Headers, payload: &[u8], opcode: Opcode| {

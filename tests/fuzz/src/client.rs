@@ -1,4 +1,4 @@
-//! Client memory and completion queues, as the engine may use them.
+//! Client memory and completion queues, as the transport may use them.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
     pub(crate) success: bool,
 }
 
-/// The client that the engine faces.
+/// The client that the transport faces.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) mrs: Vec<Mr>,

@@ -191,7 +191,7 @@ pub(crate) fn seal(frame: &mut [u8]) -> Option<()> {
 }
 
 /// The ICRC that a frame should have (IBTA v1 annex A17.3.2), by its own lengths. Written for
-/// itself, not with the engine's.
+/// itself, not with the transport's.
 pub(crate) fn icrc(frame: &[u8]) -> Option<[u8; 4]> {
     let (ip, end) = (ip_at(frame)?, ends_at(frame)?);
     let v4 = frame[ip] >> 4 == 4;

@@ -224,7 +224,7 @@ impl Peer {
         }
     }
 
-    /// Answers of the engine are true.
+    /// Answers of the transport are true.
     fn hear(&mut self, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         match packet.info.operation {

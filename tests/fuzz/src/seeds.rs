@@ -1,5 +1,5 @@
 //! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets
-//! of the engine.
+//! of the transport.
 
 use roced_captures::{CapturedFrame, files, frames_of};
 use roced_transport::wire::{Operation, Packet, Service, parse};
@@ -40,7 +40,7 @@ pub(crate) fn frame() -> Vec<Seed> {
     roced_captures::frames().into_iter().map(of).collect()
 }
 
-/// The first bytes of a run of the engine's targets: which path MTU, and the rest as is usual.
+/// The first bytes of a run of the transport's targets: which path MTU, and the rest as is usual.
 fn settings(mtu: usize) -> Vec<u8> {
     let mtu = [256, 1024, 512, 2048, 4096].iter().position(|known| *known == mtu).unwrap_or(1);
     vec![0, mtu as u8, 0x7f, 0, 0, 0, 0, 0, 0]

@@ -1,5 +1,5 @@
 //! An endpoint with one queue pair, its client, its wire and its clock: the common part of the
-//! targets of the engine.
+//! targets of the transport.
 
 use roced_transport::{
     ah::AhEntry,
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// The packet of a step, given to the engine, with any outcome.
+    /// The packet of a step, given to the transport, with any outcome.
     pub(crate) fn deliver(
         &mut self,
         step: Step,
@@ -411,7 +411,7 @@ impl World {
         disposition
     }
 
-    /// A frame, given to the engine.
+    /// A frame, given to the transport.
     pub(crate) fn give(&mut self, frame: &[&[u8]]) -> roced_transport::reject::Disposition {
         let disposition = self.endpoint.on_frame(self.now, frame, &mut self.client);
         self.check_limit();

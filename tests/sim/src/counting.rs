@@ -1,5 +1,5 @@
 //! Memory that its application changes all the time: each word of eight bytes counts up between any
-//! two calls of the engine, all words together. A READ of it tells when it was executed.
+//! two calls of the transport, all words together. A READ of it tells when it was executed.
 //!
 //! A word is its own place in the top 16 bits and the count in the rest, so that bytes of another
 //! place are seen, too.

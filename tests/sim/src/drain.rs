@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// The engine says that an end is drained.
+    /// The transport says that an end is drained.
     pub(crate) fn on_drained(&mut self, at: usize, host: usize) -> Checked {
         let until = self.now + self.random.pick(&[0, 0, 5_000, 100_000]);
         let end = &mut self.model.connections[at].ends[host];

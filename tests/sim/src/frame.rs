@@ -1,6 +1,6 @@
-//! A small parser of its own, so that no checker relies on the engine's parser. It takes the
-//! engine's frames apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and the
-//! headers of the opcode.
+//! A small parser of its own, so that no checker relies on the transport's parser. It takes the
+//! transport's frames apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and
+//! the headers of the opcode.
 
 use crate::service::Service;
 
@@ -145,7 +145,7 @@ pub(crate) const fn kind(opcode: u8) -> Option<(Kind, bool, bool)> {
     }
 }
 
-/// Takes a frame of the engine apart; `None` when it is none that this parser knows.
+/// Takes a frame of the transport apart; `None` when it is none that this parser knows.
 pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     let at = bth_at(frame);
     let bth = frame.get(at..at + 12)?;

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A seed decides everything: connections and their settings, the requests of applications, the
-//! fate of each frame in the network. Time is virtual; nothing else is simulated: the engine is the
-//! one that ships. The model of an application knows for each work request which packets it must
-//! become, which bytes must reach which place in which order, and how it must end; the checkers
-//! compare that with the frames that leave the endpoints, those that reach them, and their
+//! fate of each frame in the network. Time is virtual; nothing else is simulated: the transport is
+//! the one that ships. The model of an application knows for each work request which packets it
+//! must become, which bytes must reach which place in which order, and how it must end; the
+//! checkers compare that with the frames that leave the endpoints, those that reach them, and their
 //! completions and events.
 //!
 //! [`run_make`] has peers of other makes, [`run_connections`] the connection manager.
@@ -80,7 +80,7 @@ pub fn run(seed: u64, trace: bool) -> Outcome {
 /// Names of the makes of peers.
 pub const MAKES: [&str; 8] = plain::Make::NAMES;
 
-/// Result of the engine and a peer of a make.
+/// Result of the transport and a peer of a make.
 #[derive(Debug)]
 pub struct MakeOutcome {
     /// Frames that left either host.
@@ -91,8 +91,8 @@ pub struct MakeOutcome {
     pub violation: Option<Violation>,
 }
 
-/// Runs a seed with a peer of another make, and the model beside the engine, to its end or to the
-/// first violation.
+/// Runs a seed with a peer of another make, and the model beside the transport, to its end or to
+/// the first violation.
 pub fn run_make(seed: u64, trace: bool) -> MakeOutcome {
     let (frames, make, violation) = makes::World::new(seed, trace).run();
     MakeOutcome { frames, make: Some(make), violation }

@@ -154,8 +154,8 @@ fn report(arguments: &Arguments, sum: &Sum, is_full: bool) -> ExitCode {
     }
 }
 
-/// Runs a seed. An assertion that fails in the engine is a violation as well, where panics unwind;
-/// elsewhere it ends the program.
+/// Runs a seed. An assertion that fails in the transport is a violation as well, where panics
+/// unwind; elsewhere it ends the program.
 fn run(seed: u64, trace: bool) -> Outcome {
     catch_unwind(|| roced_sim::run(seed, trace)).unwrap_or_else(|_| Outcome {
         frames: 0,

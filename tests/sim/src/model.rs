@@ -1,6 +1,6 @@
 //! Model of the applications of both hosts: their memory, and everything that is known of their
-//! connections. The engine reaches it through [`AppView`]; each thing that it does there is checked
-//! at once.
+//! connections. The transport reaches it through [`AppView`]; each thing that it does there is
+//! checked at once.
 
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
@@ -48,7 +48,7 @@ pub(crate) struct HostModel {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: u64,
-    /// Calls of either engine: the present value of words that count up.
+    /// Calls of either endpoint: the present value of words that count up.
     pub(crate) calls: u64,
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.

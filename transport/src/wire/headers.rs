@@ -54,10 +54,10 @@ impl Headers {
     /// Entry of the table for the opcode.
     ///
     /// # Panics
-    /// With an undefined opcode: the engine sends only opcodes of the table.
+    /// With an undefined opcode: the transport sends only opcodes of the table.
     #[inline]
     pub fn info(&self) -> &'static OpcodeInfo {
-        self.bth.opcode.info().expect("the engine sends only opcodes of the table")
+        self.bth.opcode.info().expect("the transport sends only opcodes of the table")
     }
 
     /// Writes the headers of a packet with `pad` bytes of padding and gives their length.

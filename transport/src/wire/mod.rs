@@ -1,7 +1,7 @@
 //! Bytes to meaning and back.
 //!
 //! ```text
-//!   in    frame ── parse ──► Packet ── check_integrity ──► the engine
+//!   in    frame ── parse ──► Packet ── check_integrity ──► the transport
 //!   out   Path (template) + Headers + payload ── Path::fill ──► frame
 //!
 //!   Ethernet  VLAN?  IPv4 | IPv6  UDP   BTH  extension headers   payload  pad  ICRC

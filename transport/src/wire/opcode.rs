@@ -2,8 +2,8 @@
 //! A14, A17, A19).
 //!
 //! The three high bits are the transport service, the five low ones the operation. The table also
-//! has opcodes that this engine does not implement, so that such packets are measured correctly and
-//! refused for the right reason.
+//! has opcodes that this transport does not implement, so that such packets are measured correctly
+//! and refused for the right reason.
 
 use core::fmt;
 

@@ -176,7 +176,7 @@ impl Path {
     /// Bytes of the frame that [`Self::fill`] fills.
     ///
     /// # Panics
-    /// With an undefined opcode: the engine sends only opcodes of the table.
+    /// With an undefined opcode: the transport sends only opcodes of the table.
     pub fn frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
         self.overhead_bytes() + headers.info().header_bytes + payload_bytes + pad_bytes(payload_bytes)
     }

@@ -1,4 +1,4 @@
-//! Client memory and completion queues, with the rules that the engine must obey.
+//! Client memory and completion queues, with the rules that the transport must obey.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ pub(crate) struct Posted {
     pub(crate) signal_all: bool,
 }
 
-/// Client memory and completion queues, with the rules that the engine must obey.
+/// Client memory and completion queues, with the rules that the transport must obey.
 #[derive(Default)]
 pub(crate) struct Client {
     pub(crate) mrs: Vec<Mr>,

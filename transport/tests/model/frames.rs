@@ -1,4 +1,4 @@
-//! Frames of any kind that the engine's builder can make.
+//! Frames of any kind that the transport's builder can make.
 
 use proptest::{collection, option, prelude::*, sample};
 use roced_transport::{

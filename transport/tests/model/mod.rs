@@ -1,5 +1,5 @@
-//! Slow, plain models that the engine's wire code is compared with. They share no code with it, and
-//! no table.
+//! Slow, plain models that the transport's wire code is compared with. They share no code with it,
+//! and no table.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use roced_transport::wire::{Headers, Packet};

@@ -26,9 +26,9 @@ struct Link {
     queue: usize,
 }
 
-/// The engine decides late about the next packet.
+/// The transport decides late about the next packet.
 const FAST: Link = Link { mbit_per_s: 10_000, one_way: Nanos::from_micros(25), queue: 8 };
-/// The engine decides early, and a window takes half a millisecond.
+/// The transport decides early, and a window takes half a millisecond.
 const SLOW: Link = Link { mbit_per_s: 1_900, one_way: Nanos::from_micros(20), queue: 256 };
 
 impl Link {

@@ -411,7 +411,7 @@ fn a_queue_pair_that_fails_meanwhile_flushes_waiting_work() {
     assert_eq!(ended, [(3, Status::WorkRequestFlushed), (9, Status::WorkRequestFlushed)]);
 }
 
-/// A table entry of a window is like any other to the engine: an entry set by the control side
+/// A table entry of a window is like any other to the transport: an entry set by the control side
 /// opens.
 #[test]
 fn keys_set_by_the_control_thread_open_at_once() {

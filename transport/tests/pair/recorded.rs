@@ -1,6 +1,6 @@
-//! The dialog of two Linux hosts, with one of them replaced: the engine as the responder must give
-//! the recorded answers to the recorded requests, and as the requester send the recorded requests
-//! when it receives the recorded answers. Go-back-N, as Linux does.
+//! The dialog of two Linux hosts, with one of them replaced: the transport as the responder must
+//! give the recorded answers to the recorded requests, and as the requester send the recorded
+//! requests when it receives the recorded answers. Go-back-N, as Linux does.
 //!
 //! Addresses, queue pair numbers and UDP ports are the pair's own; everything from the BTH on is as
 //! recorded.
@@ -191,7 +191,7 @@ fn next_frame(host: &mut Host, now: Nanos) -> Option<Recorded> {
     host.nic.frames.pop_front().map(|bytes| recorded(&bytes))
 }
 
-// The engine as the responder.
+// The transport as the responder.
 
 /// The responder's memory, as the recorded answers show it.
 fn expose(scenario: &Scenario, pair: &mut Pair) {
@@ -278,7 +278,7 @@ fn compare(name: &str, got: &[Meaning], expected: &[Meaning]) {
     }
 }
 
-// The engine as the requester.
+// The transport as the requester.
 
 /// The work request that begins with this frame.
 fn work_of(scenario: &Scenario, at: usize, wr_id: u64, pair: &mut Pair) -> (SendOp, Vec<Sge>, SendWork<'static>) {

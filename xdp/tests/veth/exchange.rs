@@ -127,8 +127,8 @@ fn tagged_frames_arrive_with_their_tags() {
     }
 }
 
-/// A frame in more chunks than the engine takes is dropped whole and counted, and the frames around
-/// it are not harmed.
+/// A frame in more chunks than the transport takes is dropped whole and counted, and the frames
+/// around it are not harmed.
 #[test]
 fn a_frame_of_too_many_chunks_is_dropped_and_counted() {
     needs_root!();
@@ -238,7 +238,8 @@ fn only_our_addresses_are_redirected() {
             if ours {
                 assert!(receive(&mut b.queues[0], 1) == [bytes]);
             }
-            // The kernel may be late with a frame that passes; other addresses must not decide of it.
+            // The kernel may be late with a frame that passes; other addresses must not decide of
+            // it.
             let passed = Verdict::PassNotOurs as usize;
             let begin = Instant::now();
             while b.program.verdicts().expect("counters")[passed] < expected[passed] {

@@ -1,5 +1,6 @@
-//! The checkers. They look at frames, memory, completions and counters, never into the engine. Each
-//! rule has a name, the first argument of `demand!` that is text; docs/simulator.md lists them.
+//! The checkers. They look at frames, memory, completions and counters, never into the transport.
+//! Each rule has a name, the first argument of `demand!` that is text; docs/simulator.md lists
+//! them.
 
 pub(crate) mod completion;
 mod credits;

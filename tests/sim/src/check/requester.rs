@@ -435,7 +435,7 @@ impl Stream {
         self.una_at_least = self.una_at_least.max(end);
     }
 
-    /// The engine says that the ACK timer ran out.
+    /// The transport says that the ACK timer ran out.
     pub(crate) fn on_timeout(&mut self, now: u64) -> Checked {
         let ran = now - self.timer_from;
         let timeout = self.settings.ack_timeout();

@@ -1,4 +1,4 @@
-//! The engine's counters against the packets on the wire.
+//! The transport's counters against the packets on the wire.
 
 use roced_transport::{
     counters::{QpCount, QpCounters},

@@ -10,14 +10,14 @@ use crate::{
 const BASE: u64 = 1 << 32;
 
 /// Knowledge of the limit. It is the highest that any answer allowed, so it is never below the
-/// engine's.
+/// transport's.
 #[derive(Debug)]
 pub(crate) struct Limit {
     /// Messages that were sent, as the peer's MSN counts them.
     sent: u64,
     /// The last message that a receive was offered for.
     limit: u64,
-    /// The engine must have taken an offer.
+    /// The transport must have taken an offer.
     is_known: bool,
     /// The packet that was sent beyond the limit last, and the number of its message.
     probe: Option<(u64, u64)>,
@@ -28,8 +28,8 @@ impl Limit {
         Self { sent: BASE, limit: 0, is_known: false, probe: None }
     }
 
-    /// An answer to sent packets is about to be given to the engine. `must_count`: it is not of the
-    /// past.
+    /// An answer to sent packets is about to be given to the transport. `must_count`: it is not of
+    /// the past.
     pub(crate) fn on_answer(&mut self, packet: &Packet, must_count: bool) {
         let Some(aeth) = packet.aeth.filter(|aeth| aeth.syndrome < 0x20) else { return };
         match credits(aeth.syndrome) {

@@ -1,10 +1,10 @@
-//! The engine's queue pair against the plain model, step by step: each frame that the engine gets
-//! and each work request goes to both, and all that the engine then writes, completes and sends
-//! must be something that the model allows.
+//! The transport's queue pair against the plain model, step by step: each frame that the transport
+//! gets and each work request goes to both, and all that the transport then writes, completes and
+//! sends must be something that the model allows.
 //!
 //! The specification leaves choices open: when to acknowledge, which packets to send again, whether
 //! a packet that comes early is kept. So the model has a lower bound, all that must have happened
-//! by now, and an upper bound, all that may have; the engine's output decides between the two.
+//! by now, and an upper bound, all that may have; the transport's output decides between the two.
 
 mod credits;
 mod requester;
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) sink_bytes: usize,
 }
 
-/// Effect of the engine on its host.
+/// Effect of the transport on its host.
 #[derive(Clone)]
 pub(crate) enum Did {
     Write { at: u32, bytes: Vec<u8> },
@@ -59,7 +59,7 @@ impl fmt::Debug for Did {
     }
 }
 
-/// The model beside the engine.
+/// The model beside the transport.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     settings: Settings,
@@ -81,12 +81,12 @@ impl Shadow {
         self.responder.post_receive(receive);
     }
 
-    /// The engine refused a request, or the other side refused one of its own.
+    /// The transport refused a request, or the other side refused one of its own.
     pub(crate) const fn is_over(&self) -> bool {
         self.responder.is_over() || self.requester.is_over()
     }
 
-    /// A whole frame is about to be given to the engine.
+    /// A whole frame is about to be given to the transport.
     pub(crate) fn on_packet(&mut self, packet: Packet) {
         if packet.is_request() {
             self.responder.on_request(packet);
@@ -95,7 +95,7 @@ impl Shadow {
         }
     }
 
-    /// The engine has had a turn and did this.
+    /// The transport has had a turn and did this.
     pub(crate) fn on_done(&mut self, done: impl Iterator<Item = Did>) -> Checked {
         for did in done {
             match did {
@@ -117,7 +117,7 @@ impl Shadow {
         if self.is_over() { Ok(()) } else { self.requester.check_progress() }
     }
 
-    /// A frame leaves the engine; `memory` is that of its host.
+    /// A frame leaves the transport; `memory` is that of its host.
     pub(crate) fn check_sent(&mut self, packet: &Packet, memory: &Memory) -> Checked {
         demand!(
             packet.dest_qpn == self.settings.dest_qpn && packet.mig_req,

@@ -12,7 +12,7 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// The model of the engine as requester. The PSN that it holds for acknowledged lies between two
+/// The model of the transport as requester. The PSN that it holds for acknowledged lies between two
 /// PSNs: the lower one if it takes no answer before its turn, the upper one if it keeps them all.
 #[derive(Debug)]
 pub(crate) struct RequesterShadow {
@@ -84,7 +84,7 @@ impl RequesterShadow {
         self.queue.iter().find(|posted| (posted.first..posted.end).contains(&psn))
     }
 
-    /// An answer is about to be given to the engine.
+    /// An answer is about to be given to the transport.
     pub(crate) fn on_answer(&mut self, packet: Packet) {
         let psn = unwrap(packet.psn, self.una_most);
         if psn < self.frontier {
@@ -262,7 +262,7 @@ impl RequesterShadow {
         self.answers = self.answers.split_off(&from);
     }
 
-    /// A request leaves the engine.
+    /// A request leaves the transport.
     pub(crate) fn check_request(&mut self, packet: &Packet, memory: &Memory) -> Checked {
         let psn = unwrap(packet.psn, self.frontier);
         if self.is_ping(packet, psn) {

@@ -15,9 +15,9 @@ use crate::{
 /// READs that were asked for, remembered for their answers.
 const ASKED: usize = 256;
 
-/// The model of the engine as responder. Its expected PSN may be behind the engine's by requests
-/// that the engine kept, if those show nothing; they are executed here when the engine shows that
-/// it has.
+/// The model of the transport as responder. Its expected PSN may be behind the transport's by
+/// requests that the transport kept, if those show nothing; they are executed here when the
+/// transport shows that it has.
 #[derive(Debug)]
 pub(crate) struct ResponderShadow {
     settings: Settings,
@@ -25,7 +25,7 @@ pub(crate) struct ResponderShadow {
     memory: Memory,
     /// Requests that came before their turn.
     ahead: BTreeMap<u64, Vec<Packet>>,
-    /// Effects that the engine must show.
+    /// Effects that the transport must show.
     wanted: VecDeque<Effect>,
     /// PSNs of answers that were never sent, in order.
     owed: VecDeque<(u64, u64)>,
@@ -33,8 +33,8 @@ pub(crate) struct ResponderShadow {
     asked: VecDeque<(u64, u64)>,
     /// The expected request is without a receive; it was refused.
     not_ready: Option<u64>,
-    /// One that was kept was without a receive when the engine had its turn: it may have been told
-    /// so.
+    /// One that was kept was without a receive when the transport had its turn: it may have been
+    /// told so.
     kept_not_ready: Option<u64>,
     refused: Option<(u64, u8)>,
     /// The last PSN of a sequence NAK, and of an ACK.
@@ -81,8 +81,8 @@ impl ResponderShadow {
         self.wanted.is_empty()
     }
 
-    /// The engine has had its turn: looks which request it may have found without a receive, behind
-    /// others that show nothing.
+    /// The transport has had its turn: looks which request it may have found without a receive,
+    /// behind others that show nothing.
     pub(crate) fn on_turn(&mut self) {
         let mut psn = self.model.expected;
         while let Some(packet) = self.ahead.get(&psn).and_then(|packets| packets.first()) {
@@ -163,7 +163,7 @@ impl ResponderShadow {
         }
     }
 
-    /// The engine may have executed the expected request from those that it kept. False when it
+    /// The transport may have executed the expected request from those that it kept. False when it
     /// cannot.
     fn go_on(&mut self) -> bool {
         if !self.settings.keeps[0] || self.plain_peer || self.refused.is_some() {
@@ -177,7 +177,7 @@ impl ResponderShadow {
         self.model.expected > before
     }
 
-    /// The engine did something that a request did.
+    /// The transport did something that a request did.
     pub(crate) fn check_effect(&mut self, did: Did, over: bool) -> Checked {
         if let Did::Received(cqe) = &did
             && cqe.status == Status::WorkRequestFlushed
@@ -206,7 +206,7 @@ impl ResponderShadow {
         Ok(())
     }
 
-    /// The engine has executed all before `psn`, or may have.
+    /// The transport has executed all before `psn`, or may have.
     fn reaches(&mut self, psn: u64) -> bool {
         while self.model.expected < psn && self.go_on() && self.wanted.is_empty() {}
         self.model.expected >= psn && self.wanted.is_empty()
@@ -408,7 +408,7 @@ impl ResponderShadow {
     }
 }
 
-/// Whether the engine had the wanted effect, and the rest of that effect.
+/// Whether the transport had the wanted effect, and the rest of that effect.
 fn compare(did: &Did, wanted: &Effect) -> (bool, Option<Effect>) {
     match (did, wanted) {
         (Did::Write { at, bytes }, Effect::Write { at: place, bytes: all }) => {

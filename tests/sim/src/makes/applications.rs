@@ -139,7 +139,7 @@ impl Application {
     pub(crate) fn refused(&mut self, random: &mut Random) -> Vec<Work> {
         let first = self.atomic(random, true, false);
         let second = self.read(random, true, false);
-        // The engine never sends opcodes outside the specification; other makes do.
+        // The transport never sends opcodes outside the specification; other makes do.
         if self.host == 1 && random.one_in(3) {
             return vec![first, second, self.reserved(random)];
         }

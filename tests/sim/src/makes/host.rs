@@ -1,4 +1,4 @@
-//! The engine's host: its memory and completion queues, and where things lie in the memory of
+//! The transport's host: its memory and completion queues, and where things lie in the memory of
 //! either host.
 //!
 //! ```text
@@ -75,11 +75,11 @@ pub(crate) const fn sge(key: u32, at: u32, length: u32) -> Sge {
     Sge { va: base + at as u64, length, lkey: key }
 }
 
-/// The engine's host, as its endpoint sees it.
+/// The transport's host, as its endpoint sees it.
 #[derive(Debug)]
 pub(crate) struct EngineHost {
     pub(crate) memory: Memory,
-    /// Effects of the engine since they were last taken.
+    /// Effects of the transport since they were last taken.
     pub(crate) did: Vec<Did>,
     pub(crate) qpn: Qpn,
 }

@@ -1,4 +1,4 @@
-//! One seed: the engine, a peer of a make, the network between them.
+//! One seed: the endpoint, a peer of a make, the network between them.
 
 use roced_transport::{
     clock::Nanos,
@@ -246,7 +246,7 @@ impl World {
         self.network.give_back(bytes);
     }
 
-    /// The engine has had a turn: its effects are checked.
+    /// The transport has had a turn: its effects are checked.
     fn settle(&mut self) {
         let did = std::mem::take(&mut self.host.did);
         self.on_progress(0, self.shadow.requester.una());
@@ -426,7 +426,7 @@ impl World {
         self.shadow.post(work);
     }
 
-    /// The engine's frames leave.
+    /// The transport's frames leave.
     fn transmit(&mut self) {
         self.look_again = u64::MAX;
         let mut room = if self.small_nic { self.random.within(1, 8) as usize } else { usize::MAX };

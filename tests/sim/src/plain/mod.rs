@@ -1,5 +1,5 @@
 //! A second model of a queue pair of a reliable connection, written as the specification reads:
-//! slow, plain, and separate from the engine. It shares no code with it.
+//! slow, plain, and separate from the transport. It shares no code with it.
 //!
 //! ```text
 //!   Packet (packet, icrc)   a frame taken apart, and built
