@@ -153,6 +153,11 @@ pub fn count_unreadable(so_far: &mut u64, error: &io::Error) {
 }
 
 /// The messages of a datagram. One that is not understood is an error among the others.
+///
+/// # Errors
+///
+/// `InvalidData` of each message that is longer than the datagram, which ends it, or not
+/// understood.
 pub fn messages<M: NetlinkDeserializable>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>> {
     const HEADER_BYTES: usize = 16;
     let mut rest = datagram;

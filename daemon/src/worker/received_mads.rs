@@ -2,18 +2,19 @@
 //!
 //! Any host can send as many as the wire carries, in the name of any address, and a control thread
 //! that is away for a moment takes none. So they are told apart before they wait, each kind in a
-//! line of its own:
+//! bounded queue of its own:
 //!
 //! | kind | |
 //! |---|---|
 //! | answers | may name a connection with their sender, by a number that it alone learns |
 //! | of known peers | requests of addresses that have sent such answers |
 //! | of strangers | requests of all other addresses |
-//! | about unknown connections | all others, those of known peers apart |
+//! | others of known peers | about connections that this host does not know |
+//! | others of strangers | likewise |
 //!
-//! Workers tell by [`MadFilters`]; a few datagrams of strangers get into a better line by chance, and
-//! the control thread looks closely. All lines are bounded and without locks. Of each an address
-//! has a share. A datagram without room is dropped and counted: connection managers repeat those
+//! Workers tell by [`MadFilters`]; a few datagrams of strangers get into a better queue by chance,
+//! and the control thread looks closely. The queues are without locks. Of each an address has a
+//! share. A datagram without room is dropped and counted: connection managers repeat those
 //! that were lost.
 
 use std::{
@@ -36,23 +37,23 @@ use roced_types::DeviceId;
 
 use super::mad_filters::MadFilters;
 
-/// Datagrams of each line that wait at a time, of all workers: 3.1 MiB together. A flood of 250,000
-/// a second fills a line of 4,096 in 16 ms, in which even a busy machine gives the control thread
-/// a turn. After a restart of the daemon all peers are strangers, and name nothing.
+/// Datagrams of each queue that wait at a time, of all workers: 3.1 MiB together. A flood of
+/// 250,000 a second fills a queue of 4,096 in 16 ms, in which even a busy machine gives the control
+/// thread a turn. After a restart of the daemon all peers are strangers, and name nothing.
 const ANSWERS: usize = 4096;
 const OF_KNOWN: usize = 1024;
 const OF_STRANGERS: usize = 4096;
 const UNKNOWN_OF_KNOWN: usize = 512;
 const UNKNOWN_OF_STRANGERS: usize = 512;
 
-/// The part of a line that an address may have.
+/// The part of a queue that an address may have.
 const SHARE_PART: usize = 8;
 
-/// Shares of a line. Each address has one, chosen by a hash with a random key, so that a peer
+/// Shares of a queue. Each address has one, chosen by a hash with a random key, so that a peer
 /// cannot pick addresses that share with another.
 const SHARES: usize = 256;
 
-/// Datagrams of a line that the control thread takes in a turn.
+/// Datagrams of a queue that the control thread takes in a turn.
 const TAKEN: usize = 1024;
 
 /// Datagrams of strangers and about unknown connections that the control thread has room for. All
@@ -71,7 +72,7 @@ impl MadRoom {
     /// For as many as a turn takes.
     pub const FULL: Self = Self { of_strangers: TAKEN, unknown_of_known: TAKEN, unknown_of_strangers: TAKEN };
 
-    /// Most datagrams of a turn, by line.
+    /// Most datagrams of a turn, by queue.
     fn most(self) -> [usize; 5] {
         let Self { of_strangers, unknown_of_known, unknown_of_strangers } = self;
         [TAKEN, TAKEN, of_strangers, unknown_of_known, unknown_of_strangers].map(|most| most.min(TAKEN))
@@ -115,7 +116,7 @@ impl ReceivedMad {
 /// Reason why a received datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadDrop {
-    /// As many wait as its line holds.
+    /// As many wait as its queue holds.
     QueueFull,
     /// As many of the peer's share wait as it may have.
     ShareFull,
@@ -123,7 +124,7 @@ pub enum MadDrop {
     AboutUnknown,
 }
 
-/// A line of datagrams.
+/// A queue of datagrams, with the shares of addresses.
 #[derive(Debug)]
 struct MadLine {
     /// Each with the number of its share.
@@ -162,7 +163,7 @@ impl MadLine {
     }
 }
 
-/// The first line of datagrams that name no connection.
+/// The first queue of datagrams that name no connection.
 const FIRST_UNKNOWN: usize = 3;
 
 #[derive(Debug)]
@@ -209,7 +210,7 @@ pub fn mads(workers: usize, connections_max: usize) -> io::Result<(MadReceiver, 
 }
 
 impl SharedMads {
-    /// The line of a datagram of an address, by its place in [`Self::lines`].
+    /// The queue of a datagram of an address, by its place in [`Self::lines`].
     fn line_of(&self, address: u64, bytes: &[u8; MAD_BYTES]) -> usize {
         if self.filters.may_be_answer(address, bytes) {
             return 0;
@@ -266,7 +267,7 @@ impl MadReceiver {
     }
 
     /// Takes the datagrams that wait and have room. Peers can send without end, so it takes 1,024 of
-    /// a line; if others wait then the fd stays readable. Where there was no room it does not: the
+    /// a queue; if others wait then the fd stays readable. Where there was no room it does not: the
     /// caller calls again when there is some.
     pub fn drain(&self, room: MadRoom, mut on_mad: impl FnMut(ReceivedMad)) {
         // Before popping, so that none is overlooked. EAGAIN when nothing was announced.

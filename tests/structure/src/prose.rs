@@ -1,5 +1,5 @@
-//! Figures of the prose in comments and documents: words that STYLE bans, and comment lines that
-//! are too long.
+//! Figures of the prose in comments and documents: words that CONVENTIONS.md bans, and comment
+//! lines that are too long.
 
 use std::{ffi::OsStr, fmt, fs, path::Path};
 
