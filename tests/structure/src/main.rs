@@ -2,15 +2,16 @@
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), the ceilings below, one name for one type, documents that name existing files,
-//! journeys with steps that name symbols of these files, and attacks of the threat model with tests
-//! that exist. `scripts/check` runs `roced-structure`; it prints its figures on every run, so that
-//! a change shows its effect.
+//! journeys with steps that name symbols of these files, lists that stand in two places, and
+//! attacks of the threat model with tests that exist. `scripts/check` runs `roced-structure`; it
+//! prints its figures on every run, so that a change shows its effect.
 
 mod crates;
 mod documents;
 mod files;
 mod imports;
 mod journeys;
+mod lists;
 mod names;
 mod prose;
 mod source;
@@ -98,6 +99,7 @@ fn main() -> Result<ExitCode> {
     broken.extend(names::functions_with_banned_words(&workspace)?);
     broken.extend(documents::missing_files(&workspace)?);
     broken.extend(journeys::broken_steps(&workspace)?);
+    broken.extend(lists::differences(&workspace)?);
     broken.extend(threats::untested_rows(&workspace)?);
     let crate_arrows = read_arrows(&workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(&workspace, &CRATES, &crate_arrows)?);

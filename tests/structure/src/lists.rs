@@ -1,0 +1,165 @@
+//! Lists that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md, and
+//! keys that a reload applies, at the head of config/roced.toml.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+
+/// The list of fuzz targets.
+const TARGETS: &str = "tests/fuzz/src/lib.rs";
+
+/// The workflow with a matrix of fuzz targets.
+const NIGHTLY: &str = ".github/workflows/nightly.yml";
+
+/// The document with a table of fuzz targets.
+const FUZZING: &str = "docs/fuzzing.md";
+
+/// The effect of each key's change.
+const CHANGES: &str = "daemon/src/config/changes.rs";
+
+/// The config with every key.
+const CONFIG: &str = "config/roced.toml";
+
+/// Lists that differ.
+///
+/// # Errors
+///
+/// A file cannot be read, or has no such list.
+pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
+    let read = |file| fs::read_to_string(workspace.join(file)).context(file);
+    let mut broken = Vec::new();
+    let targets = fuzz_targets(&read(TARGETS)?);
+    ensure!(!targets.is_empty(), "{TARGETS} has no targets");
+    for (file, listed) in [(NIGHTLY, matrix(&read(NIGHTLY)?)), (FUZZING, rows(&read(FUZZING)?))] {
+        if listed != targets {
+            broken.push(format!("{file} has the fuzz targets {}, {TARGETS} {}", listed.join(" "), targets.join(" ")));
+        }
+    }
+    let applied = applied_keys(&sections(&read(CHANGES)?)?);
+    if !head(&read(CONFIG)?).contains(&format!("A reload applies {applied} (")) {
+        broken.push(format!("the head of {CONFIG} does not say, by {CHANGES}: A reload applies {applied} (...)"));
+    }
+    Ok(broken)
+}
+
+/// Names of the list `Target { name: "...", ... }`.
+fn fuzz_targets(source: &str) -> Vec<String> {
+    let names = source.split("Target { name: \"").skip(1).filter_map(|rest| rest.split_once('"'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Names of `target: [name, name]`.
+fn matrix(workflow: &str) -> Vec<String> {
+    let list = workflow.lines().find_map(|line| line.trim().strip_prefix("target: [")?.strip_suffix(']'));
+    list.into_iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()
+}
+
+/// Names in the first column of the table.
+fn rows(document: &str) -> Vec<String> {
+    let names = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Comments at the head of the config, in one line.
+fn head(config: &str) -> String {
+    let lines = config.lines().map_while(|line| line.strip_prefix('#')).map(str::trim);
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// A section of the config, with its keys: whether a reload applies a change.
+#[derive(Debug, PartialEq, Eq)]
+struct Section {
+    name: String,
+    keys: Vec<(String, bool)>,
+}
+
+/// Sections that `compare!` and `add` have, in order.
+///
+/// # Errors
+///
+/// The text has another form.
+fn sections(source: &str) -> Result<Vec<Section>> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or("");
+    let mut sections = Vec::new();
+    for call in source.split("compare!(").skip(1) {
+        let (_, rest) = call.split_once('"').context("compare! without a section")?;
+        let (name, rest) = rest.split_once('"').context("compare! without a section")?;
+        let (_, rest) = rest.split_once('{').context("compare! without keys")?;
+        let (body, _) = rest.split_once('}').context("compare! without keys")?;
+        let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let keys = lines.split(',').filter_map(|key| key.split_once("=>"));
+        let keys = keys.map(|(key, effect)| (key.trim().to_owned(), effect.trim() != "Restart")).collect();
+        let name = name.split('[').next().unwrap_or(name).to_owned();
+        sections.push(Section { name, keys });
+    }
+    ensure!(sections.len() > 5, "{CHANGES} has no sections");
+    let mut calls = source.lines().filter(|line| line.contains("changes.add(\""));
+    let outside = calls.find(|line| !line.ends_with("Effect::Restart);"));
+    ensure!(outside.is_none(), "{CHANGES} applies a key outside of compare!: {outside:?}");
+    Ok(sections)
+}
+
+/// Keys that a reload applies: by section, if it applies most keys of one. The device is last.
+fn applied_keys(sections: &[Section]) -> String {
+    let mut parts = Vec::new();
+    for Section { name, keys } in sections {
+        let named = |is_applied: bool| keys.iter().filter(move |key| key.1 == is_applied).map(|key| key.0.clone());
+        let (applied, others): (Vec<_>, Vec<_>) = (named(true).collect(), named(false).collect());
+        match (name.as_str(), applied.len(), others.len()) {
+            (_, 0, _) => {}
+            ("device", ..) => parts.push(format!("and of a device {}", enumerated(&applied))),
+            (_, _, 0) => parts.push(format!("[{name}]")),
+            (_, most, few) if few < most => parts.push(format!("[{name}] except {}", enumerated(&others))),
+            _ => parts.extend(applied.iter().map(|key| format!("{name}.{key}"))),
+        }
+    }
+    parts.join(", ")
+}
+
+/// `a, b and c`.
+fn enumerated(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_found_in_all_three_places() {
+        let source =
+            "struct Target { name: &str }\n&[\n    Target { name: \"a\", run },\n    Target { name: \"b_c\", run },\n]";
+        let workflow = "  matrix:\n        target: [a, b_c]\n";
+        let document = "| Target | Input |\n|---|---|\n| `a` | `x` |\n| `b_c` | y |\n";
+        assert_eq!([fuzz_targets(source), matrix(workflow), rows(document)], [["a", "b_c"]; 3]);
+    }
+
+    #[test]
+    fn applied_keys_are_those_without_a_restart() {
+        let source = "compare!(c, \"log\", a, b, L { level => Apply, target => Restart, });
+            compare!(c, \"admin\", a, b, A { socket => Restart, });
+            compare!(c, \"net\", a, b, N { x => Apply, });
+            compare!(c, \"limits.client\", a, b, C {
+                qps => Apply,
+                // Tables, of that size.
+                cqs => Restart,
+                mrs => Apply,
+            });
+            compare!(c, \"limits.device\", a, b, D { qps => Restart, });
+            compare!(self, &format!(\"device[{at}]\"), a, b, D { x => Restart, y => Attach, z => Attach, });
+            changes.add(\"limits\", \"clients\", Effect::Restart);";
+        let applied = applied_keys(&sections(source).expect("the usual form"));
+        assert_eq!(applied, "log.level, [net], [limits.client] except cqs, and of a device y and z");
+        let outside = source.replace("\"clients\", Effect::Restart", "\"clients\", Effect::Apply");
+        assert!(sections(&outside).is_err());
+    }
+
+    #[test]
+    fn the_head_ends_with_its_comment() {
+        assert_eq!(head("# a\n#\n# b (\n\n# c\n"), "a  b (");
+    }
+}
