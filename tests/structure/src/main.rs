@@ -2,13 +2,15 @@
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), the ceilings below, one name for one type, documents that name existing files,
-//! journeys with steps that name symbols of these files, lists that stand in two places, and
-//! attacks of the threat model with tests that exist. `scripts/check` runs `roced-structure`; it
-//! prints its figures on every run, so that a change shows its effect.
+//! a map of folders that names every file, journeys with steps that name symbols which these files
+//! define, lists that stand in two places, and attacks of the threat model with tests that exist.
+//! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
+//! shows its effect.
 
 mod crates;
 mod documents;
 mod files;
+mod folder_map;
 mod imports;
 mod journeys;
 mod lists;
@@ -98,6 +100,7 @@ fn main() -> Result<ExitCode> {
     let mut broken = names::repeated_types(&crates);
     broken.extend(names::functions_with_banned_words(&workspace)?);
     broken.extend(documents::missing_files(&workspace)?);
+    broken.extend(folder_map::differences(&workspace)?);
     broken.extend(journeys::broken_steps(&workspace)?);
     broken.extend(lists::differences(&workspace)?);
     broken.extend(threats::untested_rows(&workspace)?);
