@@ -82,7 +82,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) fifo: bool,
 
-    /// The machine does something else, too: says so wherever the figures stand.
+    /// The machine also does something else: says so wherever the figures stand.
     #[arg(long)]
     pub(crate) shared: bool,
 

@@ -48,7 +48,7 @@ pub(crate) struct Contestant {
     pub(crate) name: String,
     /// Its measurement.
     pub(crate) what: What,
-    /// Some ratio needs it, so that it takes part with `--quick`, too.
+    /// Some ratio needs it, so that it takes part with `--quick` as well.
     pub(crate) in_ratios: bool,
 }
 

@@ -112,7 +112,7 @@ impl Admin {
                 continue;
             }
             let Some(at) = self.connections.iter().position(|(number, _)| *number == event.data()) else { continue };
-            // The operator is gone, and an order must not be carried out then. A connection that is
+            // The operator is gone, and an order must not be carried out. A connection that is
             // shut down for writing alone still gets its answer.
             if event.events().contains(EpollFlags::EPOLLHUP) {
                 self.remove(at);
@@ -147,7 +147,7 @@ impl Admin {
         if self.is_full() {
             return;
         }
-        // Any failure concerns one operator, or passes: the set stays readable then.
+        // Any failure concerns one operator, or passes: the set stays readable.
         let Ok((stream, _)) = self.listener.accept() else { return };
         if stream.set_nonblocking(true).is_err() {
             return;

@@ -362,7 +362,7 @@ choices! {
     }
     /// `limits.client.proxied_memory`.
     ProxiedChoice {
-        /// Unless a loaded driver crashes then.
+        /// Unless a loaded driver crashes by it.
         Auto = "auto",
         /// Always.
         On = "on",

@@ -85,7 +85,7 @@ pub trait Network {
     /// [`Self::unfollow`].
     ///
     /// # Errors
-    /// [`NoRoute`]; nothing is followed then.
+    /// [`NoRoute`]: nothing is followed.
     fn follow(
         &mut self,
         device: DeviceId,

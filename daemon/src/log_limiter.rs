@@ -24,7 +24,7 @@ pub(crate) struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// May a line be written now? Then: the number of lines held back since the last.
+    /// May a line be written now? If so, the number of lines held back since the last.
     pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
         self.admit_up_to(LINES, now)
     }

@@ -18,7 +18,7 @@ use std::{
 
 use libc::{DIR, FILE, dirent, dirent64, mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64, statx as Statx};
 
-/// Redirected folders, as path components; everything below them is redirected, too.
+/// Redirected folders, as path components; with everything below them.
 const FOLDERS: [&[&[u8]]; 4] = [
     &[b"dev", b"infiniband"],
     &[b"sys", b"class", b"infiniband"],

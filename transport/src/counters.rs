@@ -42,7 +42,7 @@ macro_rules! named_counters {
                 self.0[what as usize] += many;
             }
 
-            /// All that `other` counted, too.
+            /// Adds all that `other` counted.
             pub fn add_all(&mut self, other: &Self) {
                 for (sum, more) in self.0.iter_mut().zip(other.0) {
                     *sum += more;
@@ -84,7 +84,7 @@ impl QpTotals {
         total.store(total.load(Ordering::Relaxed).wrapping_add(many), Ordering::Relaxed);
     }
 
-    /// All that `counters` counted, too.
+    /// Adds all that `counters` counted.
     pub(crate) fn add_all(&self, counters: &QpCounters) {
         QpCount::ALL.iter().for_each(|what| self.add(*what, counters.get(*what)));
     }

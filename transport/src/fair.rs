@@ -9,9 +9,9 @@
 //!
 //! Deficit round robin (Shreedhar and Varghese, 1995) on two levels: accounts, each by its weight,
 //! and clients have a credit, a served slot is charged to both, and one without credit goes to the
-//! end of its list with a new quantum. The credit may become negative: a turn is charged after it, for its cost is
-//! known only then. Slots of a client have their turns one after the other, so that with one client
-//! the order is that of a queue.
+//! end of its list with a new quantum. The credit may become negative: a turn is charged at
+//! its end, when its cost is known. Slots of a client have their turns one after the other, so that
+//! with one client the order is that of a queue.
 //!
 //! Every operation takes constant time, that of [`FairList::pop`] on average: an account that has
 //! used many quanta in a turn goes around as many times, `DEBT_QUANTA` at most. Accounts and

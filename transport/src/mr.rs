@@ -187,7 +187,7 @@ impl MrTable {
     /// Adds a region.
     ///
     /// # Errors
-    /// [`Reject::NoRoom`] when the table is full or the key's index is taken; it is unchanged then.
+    /// [`Reject::NoRoom`] when the table is full or the key's index is taken; it stays unchanged.
     pub fn insert(&mut self, mr: Mr) -> Result<(), Reject> {
         if self.regions.len() == self.capacity {
             return Err(Reject::NoRoom);
@@ -208,7 +208,7 @@ impl MrTable {
     /// differ.
     ///
     /// # Errors
-    /// [`Reject::NoRoom`] when there was none and the table is full; it is unchanged then.
+    /// [`Reject::NoRoom`] when there was none and the table is full; it stays unchanged.
     pub fn set(&mut self, mr: Mr) -> Result<Option<Mr>, Reject> {
         let mut slot = self.home(mr.key);
         while self.slots[slot] != Self::EMPTY {

@@ -59,7 +59,7 @@ fn options(attr: &AhAttr) -> Result<AddressOptions> {
 }
 
 /// Programs that know InfiniBand say 0 or 1 and expect the stack to find out, as those in kernels
-/// do: the usual limit then.
+/// do: then the usual limit.
 pub(crate) fn hop_limit(asked: u8) -> u8 {
     if asked <= 1 { 64 } else { asked }
 }

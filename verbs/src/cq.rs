@@ -237,7 +237,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut CqFace, room: c_int, to: *mut Wc) 
     // SAFETY: the program's queue is ours.
     let queue = &unsafe { Cq::of(cq) }.own;
     let room = usize::try_from(room).unwrap_or(0);
-    // Latency-bound programs poll for one at a time: no room for more is cleared then.
+    // Latency-bound programs poll for one at a time: no room for more is cleared.
     let polled = if room == 1 {
         // SAFETY: the program gave room for one.
         unsafe { take(queue, &mut [Completion::EMPTY; 1], to) }

@@ -111,7 +111,7 @@ unsafe fn inline_data<'a>(sges: &[ClientSge], room: &'a mut [u8; INLINE_MAX]) ->
 unsafe fn request<'a>(wr: &'a SendWr, datagrams: bool, inline: &'a mut [u8; INLINE_MAX]) -> Result<SendRequest<'a>> {
     // SAFETY: the caller vouches for the entries.
     let sges = unsafe { sges(wr.sg_list, wr.num_sge) }?;
-    // SAFETY: the opcode says which member of the union is meant; the others are numbers too.
+    // SAFETY: the opcode says which member of the union is meant; the others are numbers as well.
     let (rdma, atomic, ud) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.wr.ud) };
     let remote = RemoteMemory { va: rdma.remote_addr, length: 0, rkey: rdma.rkey };
     let atomic_at = RemoteMemory { va: atomic.remote_addr, length: 8, rkey: atomic.rkey };

@@ -12,7 +12,7 @@ pub(super) struct RealTime {
 }
 
 impl RealTime {
-    /// That of this thread, if it has one. Threads that it makes have it, too.
+    /// That of this thread, if it has one. Threads that it makes have it as well.
     pub(super) fn ours() -> Option<Self> {
         Self::of(Pid::from_raw(0))
     }

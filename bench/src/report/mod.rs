@@ -28,7 +28,7 @@ const REFERENCES: [(&str, f64); 2] = [("raw_4154", 0.43), ("raw_64", 0.80)];
 /// That machine.
 const REFERENCE_MACHINE: &str = "a quiet machine of 2 cores with Linux 6.18 under SCHED_FIFO";
 
-/// Below this part of them the machine was busy, or is slower; a run proves little then.
+/// Below this part of them the machine was busy, or is slower, and a run proves little.
 const WEAK_BELOW: f64 = 0.9;
 
 /// One run.

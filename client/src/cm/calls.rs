@@ -113,7 +113,7 @@ impl CmChannel {
     /// Accepts a request of a peer. `uid` is in all further events of the identifier.
     ///
     /// # Errors
-    /// Those of `rdma_accept`. As with Linux, the peer is refused then.
+    /// Those of `rdma_accept`. As with Linux, the peer is then refused.
     pub fn accept(&self, id: u32, uid: u64, parameters: CmParameters, private_data: &[u8]) -> Result<()> {
         let mut identifiers = self.session.identifiers()?;
         let identifier = identifiers.of(self.handle, id)?;

@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// again.
 const CLOSELY: Duration = Duration::from_secs(5);
 
-/// How often then; otherwise once a second.
+/// How often during that time; otherwise once a second.
 const CLOSE_LOOK: Duration = Duration::from_millis(100);
 
 /// A driver that stops to run the program this soon after it was attached again does not recover

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!((table.get(2), table.get(4)), (None, Some(&gid(4))), "a new one gets a new index");
         assert!(table.update(&[gid(1), gid(2), gid(3)]));
         assert_eq!(table.get(2), Some(&gid(2)), "back in its place");
-        // Under another index of the interface, too.
+        // Also under another index of the interface.
         assert!(table.update(&[]) && table.is_empty());
         let elsewhere = GidTableEntry { ifindex: 9, ..gid(3) };
         assert!(table.update(&[elsewhere]));

@@ -375,7 +375,7 @@ impl Net {
     /// [`Self::unfollow`].
     ///
     /// # Errors
-    /// [`NoRoute`]; nothing is followed then.
+    /// [`NoRoute`]: nothing is followed.
     pub fn follow(
         &mut self,
         device: DeviceId,

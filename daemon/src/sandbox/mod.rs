@@ -172,7 +172,8 @@ impl Sandbox {
         }
     }
 
-    /// True when files are out of reach, too: this kernel has Landlock, and a thread is confined.
+    /// True when files are out of reach as well: this kernel has Landlock, and a thread is
+    /// confined.
     pub fn restricts_files(&self) -> bool {
         self.0.as_ref().is_some_and(|prepared| prepared.landlock().starts_with("version"))
     }

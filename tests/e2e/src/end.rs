@@ -89,7 +89,7 @@ impl End {
     }
 
     /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has
-    /// connected too: a packet that is sent before would find a queue pair on its way to RTS.
+    /// connected as well: a packet that is sent before would find a queue pair on its way to RTS.
     /// Receives are posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
         let (peer, memory) = self.introduce(exposed)?;

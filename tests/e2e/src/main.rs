@@ -61,7 +61,7 @@ enum Program {
         /// Path MTU, bytes.
         mtu: u32,
     },
-    /// Have a number that peers change by atomic operations, and change it too.
+    /// Have a number that peers change by atomic operations, and also change it.
     KeepNumber {
         /// Peers.
         peers: usize,
@@ -275,8 +275,8 @@ enum Program {
         address: IpAddr,
         /// Its port.
         port: u16,
-        /// Wrong keys, too. Not where frames are lost: the NAK is given once, and a requester that
-        /// misses it ends otherwise (rdma_rxe with a retry count of 7 never).
+        /// Wrong keys as well. Not where frames are lost: the NAK is given once, and a requester
+        /// that misses it ends otherwise (rdma_rxe with a retry count of 7 never).
         #[arg(long)]
         wrong_keys: bool,
     },

@@ -149,7 +149,7 @@ pub(crate) fn listen() -> Arc<AtomicBool> {
     let heard = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&heard);
     thread::spawn(move || {
-        // The end of the test is a word, too.
+        // The end of the test is a word as well.
         let _ = io::stdin().lock().read_line(&mut String::new());
         tell.store(true, Ordering::Relaxed);
     });

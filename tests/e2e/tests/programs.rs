@@ -342,7 +342,7 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
         client.end(SOON)?.failure()?;
         lab.start_daemon(Host::A)?;
         // It retries for a while, then knows that its peer is gone; the example may wait for the
-        // other's word then.
+        // other's word.
         drop(server);
     }
     Ok(())

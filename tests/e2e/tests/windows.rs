@@ -36,7 +36,7 @@ pub(crate) fn a_bound_window_is_open_and_an_invalidated_one_is_closed(settings: 
     Ok(())
 }
 
-/// An unreliable connection lends and takes back, too; a request that comes too late is not
+/// An unreliable connection lends and takes back as well; a request that comes too late is not
 /// answered.
 pub(crate) fn an_unreliable_connection_lends_and_takes_back(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;

@@ -84,7 +84,7 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
 }
 
 /// One device, both versions: each run has its own frames, and those of RoCEv1 hold before others,
-/// too.
+/// as well.
 pub(crate) fn rocev1_and_rocev2_on_one_device_at_once(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--rocev1"])?;
     let folder = tempfile::tempdir()?;

@@ -47,7 +47,7 @@ fn settings(mtu: usize) -> Vec<u8> {
 }
 
 /// The same runs once more, with receives of a shared queue, from which another queue pair takes
-/// some too.
+/// some as well.
 fn with_shared_receives(seeds: Vec<Seed>) -> Vec<Seed> {
     let shared = seeds.iter().map(|Seed { name, bytes }| {
         let mut bytes = bytes.clone();

@@ -84,7 +84,7 @@ impl CmTest {
         }
     }
 
-    /// The server sends, too: joining a group takes no datagram.
+    /// The server sends as well: joining a group takes no datagram.
     pub(crate) fn is_answered(self) -> bool {
         !matches!(self, Self::Mckey | Self::MckeySendOnly)
     }

@@ -65,7 +65,7 @@ mod tests {
         let (good, lost) = (ended(0, "50 iters", 10), ended(1, GAVE_UP, 20));
         for (asked, served) in [
             (&good, &good),
-            // The other side failed too.
+            // The other side failed as well.
             (&lost, &lost),
             (&ended(1, "", 10), &lost),
             (&ended(0, "invalid data in page 3", 10), &lost),

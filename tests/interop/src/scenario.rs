@@ -169,7 +169,7 @@ impl Stock {
         matches!(self, Self::UdPingpong | Self::UdSendBw)
     }
 
-    /// The server sends, too: answers, or messages of its own.
+    /// The server sends as well: answers, or messages of its own.
     pub(crate) fn is_answered(self) -> bool {
         !matches!(self, Self::UcSendBw | Self::UcWriteBw | Self::UdSendBw)
     }

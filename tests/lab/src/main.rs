@@ -51,7 +51,7 @@ enum Command {
         #[arg(long, value_name = "PORT=MAC", hide = true, required = true, num_args = 1)]
         host: Vec<Host>,
         /// Recorded frames follow on every N-th live frame to the same host. An answer is a live
-        /// frame, too: with N below about four times the burst the answers alone would keep it
+        /// frame as well: with N below about four times the burst the answers alone would keep it
         /// going.
         #[arg(long, value_name = "N", default_value = "8")]
         every: NonZeroU32,

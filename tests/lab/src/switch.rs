@@ -146,7 +146,7 @@ fn hook(program: &ProgramMut<'_>, port: &str, point: TcAttachPoint) -> Result<Tc
 
 /// Id of the program on `port`.
 fn program_on(port: &str) -> Result<u32> {
-    // The builder wants the fd of a program even for a question, and does not look at it then.
+    // The builder wants the fd of a program even for a question, without looking at it.
     let stdin = io::stdin();
     let mut hook =
         TcHookBuilder::new(stdin.as_fd()).ifindex(index_of(port)?).handle(FILTER.0).priority(FILTER.1).hook(TC_INGRESS);

@@ -2,7 +2,7 @@
 //! two calls of the transport, all words together. A READ of it tells when it was executed.
 //!
 //! A word is its own place in the top 16 bits and the count in the rest, so that bytes of another
-//! place are seen, too.
+//! place are seen as well.
 
 /// Bytes of it.
 pub(crate) const COUNTING_BYTES: u32 = 64 << 10;

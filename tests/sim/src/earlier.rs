@@ -101,7 +101,7 @@ pub(crate) enum Admission {
     Not,
     /// It is known by its port, and refused.
     Refused,
-    /// Its port may be this life's, too: it is dropped.
+    /// Its port may also be this life's: it is dropped.
     Doubted,
     /// It is as go-back-N would take it: that does no harm.
     Taken,
@@ -317,7 +317,7 @@ impl Earlier {
 }
 
 impl World {
-    /// A frame of a connection left: now and then one of an earlier life is on its way, too.
+    /// A frame of a connection left: now and then one of an earlier life is also on its way.
     pub(crate) fn stir(&mut self, at: usize) {
         if self.random.chance(self.earlier.rate) {
             self.bring_earlier(at);

@@ -131,7 +131,7 @@ impl Network {
     }
 
     /// Of two frames that leave one behind the other, so much later the first may arrive; `None`
-    /// when faults have a part in it, too.
+    /// when faults have a part in it as well.
     pub(crate) fn disorder(&self) -> Option<u64> {
         let Weather { loss, burst_loss, duplicate, reorder, delay, corrupt, link_down, .. } = self.weather;
         let calm = loss + burst_loss + duplicate + reorder + delay + corrupt + link_down == 0;

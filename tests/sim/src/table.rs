@@ -20,7 +20,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// All that `other` counted, too.
+    /// Adds all that `other` counted.
     pub fn add(&mut self, other: &Self) {
         for (row, more) in self.cells.iter_mut().zip(&other.cells) {
             row.iter_mut().zip(more).for_each(|(cell, more)| *cell += more);

@@ -64,7 +64,7 @@ fn a_seed_with_connections_is_the_same_run_each_time() {
     }
 }
 
-/// All of one program at once, which is killed then.
+/// All of one program at once, which is afterward killed.
 #[test]
 fn ten_thousand_connections_at_once_are_established_and_told_of_the_end() {
     let outcome = run_crowd(1, 10_000, false);

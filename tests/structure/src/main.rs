@@ -82,6 +82,9 @@ const CIRCLE_MAX: usize = 4;
 /// Most people words, and most free relatives, per 1,000 words of prose.
 const PROSE_MAX: f64 = 0.2;
 
+/// Most words at the end of a sentence that say nothing, per 1,000 words of prose.
+const TRAILING_MAX: f64 = 0.4;
+
 /// Most comment lines that are too long, percent.
 const LONG_LINES_MAX: f64 = 1.0;
 
@@ -177,11 +180,13 @@ fn forbidden_imports(source: &Crate, graph: &ImportGraph, arrows: &Arrows) -> Re
     Ok(broken)
 }
 
-/// Ceilings of [`PROSE_MAX`] and [`LONG_LINES_MAX`] that the prose of `place` exceeds.
+/// Ceilings of [`PROSE_MAX`], [`TRAILING_MAX`] and [`LONG_LINES_MAX`] that the prose of `place`
+/// exceeds.
 fn too_much_prose(place: &str, prose: &Prose) -> Vec<String> {
     let figures = [
         ("people words per 1,000", prose.people_per_thousand(), PROSE_MAX),
         ("free relatives per 1,000", prose.clauses_per_thousand(), PROSE_MAX),
+        ("trailing words per 1,000", prose.trailing_per_thousand(), TRAILING_MAX),
         ("percent of comment lines too long", prose.long_percent(), LONG_LINES_MAX),
     ];
     let exceeds = figures.into_iter().filter(|(_, figure, max)| figure > max);

@@ -21,12 +21,20 @@ pub(crate) const PEOPLE: [&str; 11] =
 /// Words that begin a clause in place of a noun.
 pub(crate) const CLAUSE: [&str; 2] = ["what", "whatever"];
 
+/// Last words of a sentence or a part of it that say nothing: "too" and "then", unless one of
+/// [`TIMES`] is before it.
+const TRAILING: [&str; 2] = ["too", "then"];
+
+/// Words that make "then" a time: "until then", "now and then".
+const TIMES: [&str; 7] = ["and", "before", "by", "just", "since", "till", "until"];
+
 /// Counts of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prose {
     pub(crate) words: usize,
     pub(crate) people: usize,
     pub(crate) clauses: usize,
+    pub(crate) trailing: usize,
     pub(crate) comment_lines: usize,
     pub(crate) long_lines: usize,
 }
@@ -93,6 +101,7 @@ impl Prose {
                 self.people += usize::from(PEOPLE.contains(&word.as_str()));
                 self.clauses += usize::from(CLAUSE.contains(&word.as_str()));
             }
+            self.trailing += trailing(text);
         }
     }
 
@@ -100,6 +109,7 @@ impl Prose {
         self.words += other.words;
         self.people += other.people;
         self.clauses += other.clauses;
+        self.trailing += other.trailing;
         self.comment_lines += other.comment_lines;
         self.long_lines += other.long_lines;
     }
@@ -110,6 +120,10 @@ impl Prose {
 
     pub(crate) fn clauses_per_thousand(self) -> f64 {
         self.per_thousand(self.clauses)
+    }
+
+    pub(crate) fn trailing_per_thousand(self) -> f64 {
+        self.per_thousand(self.trailing)
     }
 
     /// Comment lines over [`WIDTH`] or [`SCRIPT_WIDTH`] columns; 0 for documents.
@@ -125,13 +139,27 @@ impl Prose {
 impl fmt::Display for Prose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (people, clauses) = (self.people_per_thousand(), self.clauses_per_thousand());
-        write!(f, "{:7} words, {people:4.1} people words and {clauses:4.1} free relatives per 1,000", self.words)?;
+        let trailing = self.trailing_per_thousand();
+        write!(f, "{:7} words, {people:4.1} people words, {clauses:4.1} free relatives and ", self.words)?;
+        write!(f, "{trailing:4.2} trailing words per 1,000")?;
         if self.comment_lines > 0 {
             let long = self.long_percent();
             write!(f, ", {long:4.1} % of {} comment lines too long", self.comment_lines)?;
         }
         Ok(())
     }
+}
+
+/// Number of [`TRAILING`] words in a text.
+fn trailing(text: &str) -> usize {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_trailing = |at: usize| {
+        let word = words[at].to_lowercase();
+        let bare = word.trim_end_matches(['.', ';', ':', ')']);
+        let before = at.checked_sub(1).map_or("", |before| words[before]).to_lowercase();
+        bare != word && TRAILING.contains(&bare) && !(bare == "then" && TIMES.contains(&before.as_str()))
+    };
+    (0..words.len()).filter(|at| is_trailing(*at)).count()
 }
 
 /// Comments of all source files, scripts and settings below `folder`.
@@ -176,6 +204,13 @@ fn extension_of(file: &Path) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_at_the_end_of_a_sentence_count() {
+        let text =
+            "It ends, too. Too many then come now and then. It waits until then; the rest is lost then; (others too)\n";
+        assert_eq!(Prose::of_markdown(text).trailing, 3);
+    }
 
     #[test]
     fn comments_count_and_code_does_not() {

@@ -11,7 +11,7 @@ pub struct Frame {
     pub tags: Vec<(u16, u16)>,
     /// Another Ethernet type than the address's family asks for.
     pub ether_type: Option<u16>,
-    /// RoCEv1: a GRH, and no IP, no UDP. Options, fragment and port do not count then.
+    /// RoCEv1: a GRH, and no IP, no UDP. Options, fragment and port do not count.
     pub grh: bool,
     /// Where it goes; also decides between IPv4 and IPv6. The source is the same.
     pub destination: IpAddr,

@@ -6,7 +6,7 @@ use roced_steering::Verdict;
 use roced_types::ROCE_UDP_PORT;
 
 /// The verdict on a frame that lies in one buffer, when a socket is bound on its queue; `v1` when
-/// RoCEv1 is taken, too.
+/// RoCEv1 is taken as well.
 pub fn judge(frame: &[u8], ours: &[IpAddr], v1: bool) -> Verdict {
     judge_or_reason(frame, ours, v1).err().unwrap_or(Verdict::Redirected)
 }

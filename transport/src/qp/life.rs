@@ -156,7 +156,7 @@ impl SourcePort {
         matches!(self.port, PortState::Known { port: known, .. } if known == port)
     }
 
-    /// Port by which the peer is known in the other role, too.
+    /// Port by which the peer is known in the other role as well.
     fn shown(&self, now: Nanos) -> Option<u16> {
         match self.port {
             PortState::Known { port, buffers_from }

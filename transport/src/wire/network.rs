@@ -275,7 +275,7 @@ pub(super) const fn fold(sum: u32) -> u16 {
 }
 
 /// Whether the UDP checksum of a packet holds, or is 0, which says that there is none: usual for
-/// RoCE, over IPv6 too.
+/// RoCE, also over IPv6.
 ///
 /// `head` is the IP header and the contiguous bytes behind it, `pieces` the rest of the packet in
 /// order.

@@ -187,7 +187,7 @@ impl Path {
     /// that a concurrent change by the client cannot make payload and ICRC differ.
     ///
     /// # Errors
-    /// [`Abort`] when `payload` gave up; the frame is not to be sent then.
+    /// [`Abort`] when `payload` gave up: the frame is not to be sent.
     ///
     /// # Panics
     /// When `frame` is shorter than [`Self::frame_bytes`], when the extension headers are not those

@@ -58,7 +58,7 @@ fn repetition(pair: &Pair) -> Bth {
     Bth { psn, ack_request: true, ..bth(pair, opcode::RC_SEND_LAST) }
 }
 
-/// What host 1 does with a packet from host 0, and how many frames it sends then.
+/// What host 1 does with a packet from host 0, and how many frames it sends in answer.
 fn answers(pair: &mut Pair, headers: &Headers, payload_bytes: usize) -> (Disposition, usize) {
     let frame = forged(pair, headers, &vec![0; payload_bytes]);
     answers_frame(pair, &frame)

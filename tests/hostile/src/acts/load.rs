@@ -102,7 +102,7 @@ fn loop_calls(session: &mut RawSession, request: roced_abi::control::CreateQpReq
             session.client.begin::<DestroyQp>(&Handle { handle: *qpn }, &[])?;
         }
         for _ in &made {
-            // A refusal is an answer, too.
+            // A refusal is an answer as well.
             let _refused = session.client.finish::<DestroyQp>()?;
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! - it is farther away than any window, or
 //! - the answer to it cannot be an answer in this life, and is right in the new one, where message
-//!   numbers begin anew too.
+//!   numbers begin anew as well.
 //!
 //! Of unreliable connections, which have no answers, only the first is known.
 

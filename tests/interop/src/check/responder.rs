@@ -33,7 +33,7 @@ pub(super) struct Responder {
     count: Count,
     mtu: u32,
     arrived: BTreeMap<i64, Arrived>,
-    /// PSNs behind READ requests, of parts, too.
+    /// PSNs behind READ requests, also of parts.
     read_ends: BTreeSet<i64>,
     /// Everything before it has arrived.
     covered: i64,
@@ -252,7 +252,7 @@ impl Responder {
     }
 
     /// READ responses carry the bytes of their place, and end where a request for them ends: of one
-    /// that came again for a part, too.
+    /// that came again for a part as well.
     fn on_response(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
         let end = |(first, it): &(&i64, &Arrived)| **first + i64::from(it.packets);
         let asked = self.arrived.range(..=psn).rev().take(PARTS_MAX).filter(|it| psn < end(it));

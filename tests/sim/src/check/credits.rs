@@ -34,7 +34,7 @@ impl End {
     pub(crate) fn check_offer(&self, seen: &Seen<'_>) -> Checked {
         let Some(code) = seen.aeth.map(|aeth| aeth.syndrome).filter(|syndrome| *syndrome < 0x20) else { return Ok(()) };
         if self.failed {
-            // The call in which it left has flushed receives, too.
+            // The call in which it left has flushed receives as well.
             return Ok(());
         }
         // Of a shared queue it has posted none itself.
@@ -71,7 +71,7 @@ impl Stream {
     /// A packet of message `id` leaves for the first time.
     pub(crate) fn check_limit(&mut self, id: u64, psn: u64, asks: bool) -> Checked {
         let message = self.message(id).expect("found");
-        // Of a SEND of which a packet was taken the receive is taken, too.
+        // Of a SEND of which a packet was taken the receive is taken as well.
         let has_receive = message.kind == Kind::Send && message.first < self.una;
         let number = self.msn_at(message.end()).unwrap_or(0);
         let limit = self.credits.limit;

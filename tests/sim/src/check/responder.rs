@@ -144,8 +144,8 @@ impl Stream {
         let message = self.message_mut(id).expect("found");
         let takes = message.kind == Kind::Send || (message.imm.is_some() && at + 1 == message.packets);
         message.rows |= trait_bit(Trait::ReceiverNotReady);
-        // Packets that follow are dropped until this one comes again, and they may overtake it
-        // then.
+        // Packets that follow are dropped until this one comes again, and they may overtake
+        // it.
         self.excuse(self.settings.window.into());
         demand!(takes, "rnr", "RNR NAK of PSN {}, which takes no receive", seen.psn);
         Ok(())

@@ -77,7 +77,7 @@ impl World {
         number
     }
 
-    /// A program that begins at a time, and asks for connections then.
+    /// A program that begins at a time, and asks for connections at once.
     pub(crate) fn add_program(&mut self, host: usize, at: Duration) {
         if self.programs.len() >= OWNERS as usize {
             return;

@@ -49,7 +49,7 @@ impl Limit {
         if posted.work.op == Op::Read || psn + 1 == posted.end {
             self.sent = number;
         }
-        // Of a SEND of which a packet was taken the receive is taken, too.
+        // Of a SEND of which a packet was taken the receive is taken as well.
         let has_receive = posted.work.op == Op::Send && una > posted.first;
         if !self.is_known || number <= self.limit || !posted.work.takes_receive() || has_receive {
             return Ok(());

@@ -181,7 +181,7 @@ fn a_corrupted_first_packet_hides_nothing() {
 }
 
 /// Two pairs of QPNs that make the same port of rxe's, and whether theirs make it with the other's
-/// too.
+/// as well.
 fn of_one_port(ambiguous: bool) -> [[u32; 2]; 2] {
     let first = [0x111, 0x21];
     let port = source_port(first[0], first[1]);
