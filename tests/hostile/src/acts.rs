@@ -41,6 +41,10 @@ pub(crate) enum Role {
     HugeMessages,
     /// Have the peer read.
     PeerReads,
+    /// Have the peer write from many queue pairs.
+    PeerWrites,
+    /// Have the peer write to memory that the kernel copies.
+    ProxiedMemory,
     /// Have the peer use atomic operations.
     Atomics,
     /// Send, and reap no completion.
@@ -104,6 +108,8 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::SmallMessages => traffic::small_messages(arguments),
         Role::HugeMessages => traffic::huge_messages(arguments),
         Role::PeerReads => traffic::peer_reads(arguments),
+        Role::PeerWrites => traffic::peer_writes(arguments),
+        Role::ProxiedMemory => traffic::proxied_memory(arguments),
         Role::Atomics => traffic::atomics(arguments),
         Role::NeverReaps => traffic::never_reaps(arguments),
         Role::PostsErrors => traffic::posts_errors(arguments),
