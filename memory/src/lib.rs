@@ -18,6 +18,7 @@
 //! | `client_socket.rs` | sockets of which a client has the other end |
 //! | `channel.rs` | completion channels |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
+//! | `unread.rs` | descriptors in replies that programs have not received |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `first_touch.rs` | pages that no client has touched are not made by us |
 //! | `poll_id.rs` | identities of poll iterations |
@@ -44,5 +45,6 @@ pub mod quota;
 pub mod sigbus;
 pub(crate) mod stall_budget;
 pub mod thread_start;
+pub(crate) mod unread;
 pub mod users;
 pub(crate) mod waking;

@@ -9,7 +9,7 @@ use std::{
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::{chores::Chores, descriptor, stall_budget::StallBudget, waking::Waking};
+use super::{chores::Chores, descriptor, stall_budget::StallBudget, unread::UnreadDescriptors, waking::Waking};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -41,6 +41,8 @@ struct Accounts {
     chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
     /// By user. Unused ones without a penalty are forgotten.
     wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
+    /// In replies that were not received.
+    unread: UnreadDescriptors,
 }
 
 impl UserAccounts {
@@ -143,6 +145,40 @@ impl UserAccount {
             && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
     }
 
+    /// Counts so many descriptors as sent to programs of the user and not received. False if that is
+    /// more than its share.
+    pub(crate) fn charge_unread(&self, count: u32) -> bool {
+        self.users.0.unread.charge(self.uid, count)
+    }
+
+    /// So many of them were received, or were not sent.
+    pub(crate) fn release_unread(&self, count: u32) {
+        self.users.0.unread.release(self.uid, count);
+    }
+
+    /// Descriptors that were sent to programs of the user, and that they have not received.
+    pub fn unread(&self) -> u32 {
+        self.users.0.unread.count(self.uid)
+    }
+
+    /// Ends a socket whose other end has `count` descriptors, which count until they are received or
+    /// that end is closed.
+    pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32) {
+        let user = self.clone();
+        self.later(move || {
+            // The other end is told, which may wake very many waiters.
+            let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
+            user.users.0.unread.keep(user.uid, fd, count);
+        });
+    }
+
+    /// Closes some sockets of ended sessions, of any user, whose programs have received all.
+    pub(crate) fn close_ended(&self) {
+        for (uid, fd) in self.users.0.unread.take_empty() {
+            self.users.user(uid).close_later(fd);
+        }
+    }
+
     /// Has a thread of the user close a descriptor of ours.
     fn close_later(&self, fd: OwnedFd) {
         *self.users.unclosed().entry(self.uid).or_default() += 1;
@@ -200,6 +236,11 @@ impl SharedFd {
     /// One of the user, or of the daemon alone, which is closed at once.
     pub fn new(fd: OwnedFd, user: Option<UserAccount>) -> Self {
         Self { fd: Some(fd), user }
+    }
+
+    /// The descriptor, to be closed otherwise.
+    pub(crate) const fn take(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
     }
 
     /// Closes a connected socket of a user that is stuck: here and now if it has brought no

@@ -101,7 +101,7 @@ pub(super) fn serve_message(
 }
 
 fn does_not_read() -> SessionEnd {
-    SessionEnd::Fault("it does not read its replies".into())
+    SessionEnd::Fault("it does not read its replies, or other programs of its user leave very many unread".into())
 }
 
 /// Replies of a session, some of which may wait.

@@ -185,7 +185,13 @@ const COPY: &[AllowedCall] = calls![
 ];
 
 /// A thread of a user: calls of its clients. One with descriptors raises the limit for a moment.
-const USER: &[AllowedCall] = calls![SYS_recvmsg, SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]]];
+const USER: &[AllowedCall] = calls![
+    SYS_recvmsg,
+    SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
+    // Sockets whose other end has not received all.
+    SYS_shutdown,
+    SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
+];
 
 /// Questions to the kernel about its network, and the sockets for them; messages to the service
 /// manager.

@@ -63,6 +63,8 @@ pub(crate) enum Role {
     TakeQueuePairs,
     /// Take all places for sessions.
     TakeSessions,
+    /// Leave replies with descriptors unread.
+    UnreadReplies,
     /// Leave the last close of a large file to the daemon.
     LargeFile,
     /// Have calls wait in many sessions.
@@ -94,6 +96,7 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::LingerChannel => descriptors::linger_channel(arguments),
         Role::WaitQueueSession => descriptors::wait_queue_session(arguments),
         Role::WaitQueueChannel => descriptors::wait_queue_channel(arguments),
+        Role::UnreadReplies => descriptors::unread_replies(arguments),
         Role::LargeFile => descriptors::large_file(arguments),
         Role::LargeQueuePairs => objects::large_queue_pairs(arguments),
         Role::TakeQueuePairs => objects::take_queue_pairs(arguments),
