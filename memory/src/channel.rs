@@ -292,7 +292,7 @@ mod tests {
         let took = computed() - before;
         assert!(took < Duration::from_millis(10), "{took:?}");
         receive_all(&theirs, 20);
-        assert!(users.slow_wakes(1) > 0 && users.slow_wakes(2) == 0);
+        assert_eq!(users.slow_wakes().into_keys().collect::<Vec<_>>(), [1]);
         drop(waiters);
 
         let (ours, queue, theirs) = channel(&users, 1);

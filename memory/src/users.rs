@@ -65,11 +65,11 @@ impl UserAccounts {
         Arc::clone(all.entry(uid).or_default())
     }
 
-    /// Messages that had the kernel wake very many waiters, by the account of the user, for those
-    /// that have had some lately.
-    pub fn slow_wakes(&self, uid: u32) -> u64 {
+    /// Messages that had the kernel wake very many waiters, by user, of those that have had some
+    /// lately.
+    pub fn slow_wakes(&self) -> BTreeMap<u32, u64> {
         let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&uid).map_or(0, |waking| waking.slow())
+        all.iter().map(|(uid, waking)| (*uid, waking.slow())).filter(|(_, slow)| *slow > 0).collect()
     }
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
