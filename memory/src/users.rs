@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -41,6 +44,8 @@ struct Accounts {
     chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
     /// By user. Unused ones without a penalty are forgotten.
     wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
+    /// Some of these have no thread, and need one.
+    missing: Arc<AtomicBool>,
 }
 
 impl UserAccounts {
@@ -62,7 +67,22 @@ impl UserAccounts {
             return Arc::clone(known);
         }
         all.retain(|_, waking| Arc::strong_count(waking) > 1 || waking.is_distrusted());
-        Arc::clone(all.entry(uid).or_default())
+        Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
+    }
+
+    /// The kernel has refused a thread that wakes the programs of a user: their messages wait until
+    /// [`Self::begin_missing_threads`] has begun it.
+    pub fn are_threads_missing(&self) -> bool {
+        self.0.missing.load(Ordering::Relaxed)
+    }
+
+    /// Tries again to begin such threads.
+    pub fn begin_missing_threads(&self) {
+        self.0.missing.store(false, Ordering::Relaxed);
+        let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        for waking in all.values() {
+            waking.begin_missing();
+        }
     }
 
     /// Messages that had the kernel wake very many waiters, by user, of those that have had some

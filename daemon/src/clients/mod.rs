@@ -82,6 +82,9 @@ use crate::{
 /// Messages of one session before the next has its turn.
 const MESSAGES_A_TURN: usize = 16;
 
+/// How long after a failure a thread of a user is begun again.
+const THREAD_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long calls that wait are looked at in one go.
 const WAITING_AT_ONCE: Duration = Duration::from_millis(2);
 
@@ -126,6 +129,8 @@ pub struct Clients {
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.
     held: HeldSessions,
+    /// When threads of users that could not be begun are tried again.
+    threads_due: Instant,
     reports: ThreadReports,
     /// Room for events of the epoll set.
     events: Vec<EpollEvent>,
@@ -178,6 +183,7 @@ impl Clients {
             turns: Turns::default(),
             call_rates: CallRates::default(),
             held: HeldSessions::default(),
+            threads_due: Instant::now(),
             reports,
             events: vec![EpollEvent::empty(); EVENTS],
         })
@@ -251,8 +257,10 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let waiting = self.waiting.iter().map(|(_, due)| *due);
+        let threads = self.listener.users().are_threads_missing().then_some(self.threads_due);
         let changing = (!self.path_changes.is_empty()).then(Instant::now);
-        let own = [ending, changing, self.ending.due(), self.handshake_due(), self.held.due(), self.cm_deadline()];
+        let own =
+            [ending, changing, threads, self.ending.due(), self.handshake_due(), self.held.due(), self.cm_deadline()];
         own.into_iter().flatten().chain(waiting).min()
     }
 
@@ -260,6 +268,10 @@ impl Clients {
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
         self.release_held(now);
+        if self.threads_due <= now && self.listener.users().are_threads_missing() {
+            self.listener.users().begin_missing_threads();
+            self.threads_due = now + THREAD_PAUSE;
+        }
         // One batch of each that is due, for some time, so that they do not delay others.
         let until = Instant::now() + WAITING_AT_ONCE;
         while let Some(at) = self.waiting.iter().position(|(_, due)| *due <= now) {
