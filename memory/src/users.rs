@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -43,6 +46,8 @@ struct Accounts {
     wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
     /// In replies that were not received.
     unread: UnreadDescriptors,
+    /// Some of these have no thread, and need one.
+    missing: Arc<AtomicBool>,
 }
 
 impl UserAccounts {
@@ -64,14 +69,29 @@ impl UserAccounts {
             return Arc::clone(known);
         }
         all.retain(|_, waking| Arc::strong_count(waking) > 1 || waking.is_distrusted());
-        Arc::clone(all.entry(uid).or_default())
+        Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
     }
 
-    /// Messages that had the kernel wake very many waiters, by the account of the user, for those
-    /// that have had some lately.
-    pub fn slow_wakes(&self, uid: u32) -> u64 {
+    /// The kernel has refused a thread that wakes the programs of a user: their messages wait until
+    /// [`Self::begin_missing_threads`] has begun it.
+    pub fn are_threads_missing(&self) -> bool {
+        self.0.missing.load(Ordering::Relaxed)
+    }
+
+    /// Tries again to begin such threads.
+    pub fn begin_missing_threads(&self) {
+        self.0.missing.store(false, Ordering::Relaxed);
         let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&uid).map_or(0, |waking| waking.slow())
+        for waking in all.values() {
+            waking.begin_missing();
+        }
+    }
+
+    /// Messages that had the kernel wake very many waiters, by user, of those that have had some
+    /// lately.
+    pub fn slow_wakes(&self) -> BTreeMap<u32, u64> {
+        let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(uid, waking)| (*uid, waking.slow())).filter(|(_, slow)| *slow > 0).collect()
     }
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {

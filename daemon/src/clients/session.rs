@@ -54,6 +54,8 @@ pub(crate) struct Session {
 /// A call that waits.
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
+    /// In the socket: until its account may call again.
+    HeldBack,
     /// In the socket: until descriptors of its user are closed, or a thread of the user has taken it
     /// or sent the last reply.
     Unreceived,
