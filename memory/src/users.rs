@@ -143,11 +143,12 @@ impl UserAccount {
             && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
     }
 
-    /// Has a thread of the user close a descriptor of ours.
-    fn close_later(&self, fd: OwnedFd) {
+    /// Has a thread of the user do something with a descriptor of ours and close it.
+    fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
         *self.users.unclosed().entry(self.uid).or_default() += 1;
         let user = self.clone();
         self.later(move || {
+            before(&fd);
             drop(fd);
             let mut unclosed = user.users.unclosed();
             let count = unclosed.get_mut(&user.uid).expect("counted before");
@@ -202,6 +203,15 @@ impl SharedFd {
         Self { fd: Some(fd), user }
     }
 
+    /// Has a thread of the user do something with it that its programs can make long, and close it.
+    pub(crate) fn close_after(mut self, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+        match (self.fd.take(), &self.user) {
+            (Some(fd), Some(user)) => user.close_later(fd, before),
+            (Some(fd), None) => before(&fd),
+            (None, _) => {}
+        }
+    }
+
     /// Closes a connected socket of a user that is stuck: here and now if it has brought no
     /// descriptors, so that it does not wait for threads that do not come back. How many it may
     /// bring, in sockets that it has connected, is limited by the kernel.
@@ -222,7 +232,7 @@ impl AsFd for SharedFd {
 impl Drop for SharedFd {
     fn drop(&mut self) {
         if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
-            user.close_later(fd);
+            user.close_later(fd, |_| {});
         }
     }
 }

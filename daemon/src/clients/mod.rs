@@ -25,6 +25,7 @@ mod refused;
 mod serving;
 mod session;
 mod turns;
+mod unsealed;
 
 use std::{
     collections::{BTreeMap, VecDeque},

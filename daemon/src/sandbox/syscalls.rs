@@ -185,7 +185,12 @@ const COPY: &[AllowedCall] = calls![
 ];
 
 /// A thread of a user: calls of its clients. One with descriptors raises the limit for a moment.
-const USER: &[AllowedCall] = calls![SYS_recvmsg, SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]]];
+/// It seals files of queues.
+const USER: &[AllowedCall] = calls![
+    SYS_recvmsg,
+    SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
+    SYS_fcntl: [&[is(1, libc::F_ADD_SEALS)]],
+];
 
 /// Questions to the kernel about its network, and the sockets for them; messages to the service
 /// manager.
