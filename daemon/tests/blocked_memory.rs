@@ -9,6 +9,8 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     ptr::{self, NonNull},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -22,7 +24,7 @@ use nix::{
 };
 use roced::config::{ClientLimits, LimitsConfig, UnsealedChoice};
 use roced_abi::control::{
-    AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DeviceName, Nothing, OpenDevice, Refusal,
+    AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DeviceName, Nothing, OpenDevice, Refusal, limit,
 };
 use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_memory::access_log::blocking_sessions;
@@ -33,7 +35,7 @@ use served::{
 
 const PAGE: usize = 4096;
 
-const BYTES: usize = 4 * PAGE;
+const BYTES: usize = 64 * PAGE;
 
 /// Where this process, which is daemon and client, has mapped files of that name.
 fn mapped(name: &str) -> Vec<usize> {
@@ -254,6 +256,57 @@ fn queues_that_stall_a_worker_are_attributed() {
     drop(held);
     write(&bystander);
     bystander.reap(1);
+}
+
+/// Each is far below a second; the session ends before they sum to much, and its user is refused
+/// until it owes nothing. Another user is served.
+#[test]
+fn short_stalls_end_their_session_and_their_user_is_refused() {
+    const STALL: Duration = Duration::from_millis(40);
+    if !is_alone("short_stalls_end_their_session_and_their_user_is_refused") {
+        return;
+    }
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let open = || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).map(|_| raw)
+    };
+    let other = nix::unistd::geteuid().is_root().then(|| as_unprivileged_user(&served, open).expect("it exists"));
+    let pair = Pair::new(&served);
+    let (region, daemons) = register_holes(&pair);
+    let local = pair.pd.allocate(PAGE, Access::ALL).expect("memory");
+    let worker = WorkerId(0);
+    let mut stalls = 0;
+    for page in 0..BYTES / PAGE {
+        let Some(held) = withhold(daemons + page * PAGE, PAGE) else {
+            return println!("skipped: no userfaultfd here");
+        };
+        let all = [local.sge(..)];
+        let request = SendRequest::write(&all, region.remote().at((page * PAGE) as u64)).signaled();
+        if pair.a.post_send(&request).is_err() {
+            break;
+        }
+        let begin = Instant::now();
+        while blocking_sessions(worker).is_none() && begin.elapsed() < STALL {
+            thread::yield_now();
+        }
+        thread::sleep(STALL);
+        drop(held);
+        stalls += 1;
+        thread::sleep(Duration::from_millis(5));
+        if open().is_err() {
+            break;
+        }
+    }
+    assert!(stalls < 15, "{stalls} stalls of {STALL:?}");
+    let (refusal, [millis, which]) = open().map(drop).expect_err("it owes time");
+    assert_eq!((refusal, which), (Refusal::Limit, limit::STALLS));
+    assert!((1..10_000).contains(&millis), "{millis} ms");
+    if let Some(mut other) = other {
+        other.call::<AllocPd>(Nothing {}).expect("another user's session lives");
+        as_unprivileged_user(&served, open).expect("another user is served");
+    }
+    eventually("nothing is owed any more", || open().is_ok());
 }
 
 /// For any path of a worker to memory: neither the requester nor the last one visited is named.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
@@ -159,13 +159,31 @@ impl UserAccount {
         });
     }
 
+    /// Mapped memory of this user had a worker wait for that long; returns how much longer its memory
+    /// has had workers wait than it may.
+    pub fn charge_stall(&self, time: Duration) -> Duration {
+        let now = Instant::now();
+        self.budget(now).charge(time, now)
+    }
+
+    /// How long nothing more is mapped for this user, because its memory has stalled workers.
+    pub fn stall_debt(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.get(&self.uid).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
+    }
+
+    fn budget(&self, now: Instant) -> Arc<StallBudget> {
+        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
+        Arc::clone(budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now))))
+    }
+
     /// The stall budget of this user, if half of it is left at least.
     pub(crate) fn stall_budget(&self) -> Option<Arc<StallBudget>> {
         let now = Instant::now();
-        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
-        let budget = budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
-        budget.has_half(now).then(|| Arc::clone(budget))
+        let budget = self.budget(now);
+        budget.has_half(now).then_some(budget)
     }
 }
 

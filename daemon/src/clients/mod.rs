@@ -24,6 +24,7 @@ mod path_changes;
 mod refused;
 mod serving;
 mod session;
+mod stalls;
 mod turns;
 mod unsealed;
 
@@ -62,6 +63,7 @@ use self::{
     path_changes::PathChanges,
     serving::{RepliesWait, THREAD_MAX, awaits_unmapping, listen, no_thread, replies_wait, send_batch, serve_message},
     session::{Session, SessionStage, WaitingCall},
+    stalls::RecentlyEnded,
     turns::Turns,
 };
 use crate::{
@@ -135,6 +137,7 @@ pub struct Clients {
     /// listed.
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
+    recently_ended: RecentlyEnded,
     registry: Registry,
     faults: UserLogLimiter,
     failures: UserLogLimiter,
@@ -185,6 +188,7 @@ impl Clients {
             waiting: VecDeque::new(),
             handshakes: VecDeque::new(),
             last_session: 0,
+            recently_ended: RecentlyEnded::default(),
             registry,
             faults: UserLogLimiter::default(),
             failures: UserLogLimiter::default(),
@@ -297,6 +301,7 @@ impl Clients {
                 };
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
+            WorkerEvent::Stalled { sessions, time } => self.on_stalled(sessions, time),
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
             WorkerEvent::Object { session, handle, kind } => {
                 // The object may have been destroyed while the event was on its way.
@@ -326,26 +331,6 @@ impl Clients {
             }
         }
         self.change_some_paths(environment);
-    }
-
-    /// Memory of one of these sessions stalled a worker for longer than any poll iteration: the
-    /// session ends. If they are of two different users, the cause is unknown, and neither may
-    /// cause the end of the other; nor may a session that has left meanwhile.
-    pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
-        let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
-        if !matches!(peers, [Some(one), Some(other)] if one.account == other.account) {
-            // Of either of both; root's if both are gone.
-            let account = peers.iter().flatten().next().map_or(AccountId(0), |peer| peer.account);
-            return self.note_fault(account, |held_back| {
-                warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
-            });
-        }
-        for session in sessions {
-            self.end(
-                session.0,
-                &SessionEnd::Fault("memory that it registered had a worker wait for a second or more".into()),
-            );
-        }
     }
 
     /// Every session, for operators.
@@ -550,6 +535,7 @@ impl Clients {
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
+        self.recently_ended.add(id, peer.account);
         // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),

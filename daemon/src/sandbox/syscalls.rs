@@ -173,6 +173,8 @@ const WORKER: &[AllowedCall] = calls![
     SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
     // Its own core; that of a thread that copies.
     SYS_sched_setaffinity,
+    // Whether it waited for memory of a client.
+    SYS_getrusage,
 ];
 
 /// A thread that accesses proxied memory.
