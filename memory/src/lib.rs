@@ -23,6 +23,7 @@
 //! | `first_touch.rs` | pages that no client has touched are not made by us |
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
+//! | `stall_meter.rs` | how long a worker waits for mapped memory, by session |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings of queue pairs, CQs and SRQs |
@@ -44,6 +45,7 @@ pub mod queues;
 pub mod quota;
 pub mod sigbus;
 pub(crate) mod stall_budget;
+mod stall_meter;
 pub mod thread_start;
 pub(crate) mod unread;
 pub mod users;

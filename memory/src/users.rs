@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
@@ -195,15 +195,16 @@ impl UserAccount {
     /// Closes some sockets of ended sessions, of any user, whose programs have received all.
     pub(crate) fn close_ended(&self) {
         for (uid, fd) in self.users.0.unread.take_empty() {
-            self.users.user(uid).close_later(fd);
+            self.users.user(uid).close_later(fd, |_| {});
         }
     }
 
-    /// Has a thread of the user close a descriptor of ours.
-    fn close_later(&self, fd: OwnedFd) {
+    /// Has a thread of the user do something with a descriptor of ours and close it.
+    fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
         *self.users.unclosed().entry(self.uid).or_default() += 1;
         let user = self.clone();
         self.later(move || {
+            before(&fd);
             drop(fd);
             let mut unclosed = user.users.unclosed();
             let count = unclosed.get_mut(&user.uid).expect("counted before");
@@ -214,13 +215,31 @@ impl UserAccount {
         });
     }
 
+    /// Mapped memory of this user had a worker wait for that long; returns how much longer its memory
+    /// has had workers wait than it may.
+    pub fn charge_stall(&self, time: Duration) -> Duration {
+        let now = Instant::now();
+        self.budget(now).charge(time, now)
+    }
+
+    /// How long nothing more is mapped for this user, because its memory has stalled workers.
+    pub fn stall_debt(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.get(&self.uid).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
+    }
+
+    fn budget(&self, now: Instant) -> Arc<StallBudget> {
+        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
+        Arc::clone(budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now))))
+    }
+
     /// The stall budget of this user, if half of it is left at least.
     pub(crate) fn stall_budget(&self) -> Option<Arc<StallBudget>> {
         let now = Instant::now();
-        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
-        let budget = budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
-        budget.has_half(now).then(|| Arc::clone(budget))
+        let budget = self.budget(now);
+        budget.has_half(now).then_some(budget)
     }
 }
 
@@ -263,6 +282,15 @@ impl SharedFd {
         self.fd.take()
     }
 
+    /// Has a thread of the user do something with it that its programs can make long, and close it.
+    pub(crate) fn close_after(mut self, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+        match (self.fd.take(), &self.user) {
+            (Some(fd), Some(user)) => user.close_later(fd, before),
+            (Some(fd), None) => before(&fd),
+            (None, _) => {}
+        }
+    }
+
     /// Closes a connected socket of a user that is stuck: here and now if it has brought no
     /// descriptors, so that it does not wait for threads that do not come back. How many it may
     /// bring, in sockets that it has connected, is limited by the kernel.
@@ -283,7 +311,7 @@ impl AsFd for SharedFd {
 impl Drop for SharedFd {
     fn drop(&mut self) {
         if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
-            user.close_later(fd);
+            user.close_later(fd, |_| {});
         }
     }
 }

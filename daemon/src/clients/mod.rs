@@ -25,7 +25,9 @@ mod path_changes;
 mod refused;
 mod serving;
 mod session;
+mod stalls;
 mod turns;
+mod unsealed;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -63,6 +65,7 @@ use self::{
     path_changes::PathChanges,
     serving::{ServiceStep, listen},
     session::{Session, SessionStage, WaitingCall},
+    stalls::RecentlyEnded,
     turns::Turns,
 };
 use crate::{
@@ -121,6 +124,7 @@ pub struct Clients {
     /// listed.
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
+    recently_ended: RecentlyEnded,
     registry: Registry,
     faults: UserLogLimiter,
     failures: UserLogLimiter,
@@ -176,6 +180,7 @@ impl Clients {
             waiting: VecDeque::new(),
             handshakes: VecDeque::new(),
             last_session: 0,
+            recently_ended: RecentlyEnded::default(),
             registry,
             faults: UserLogLimiter::default(),
             failures: UserLogLimiter::default(),
@@ -298,6 +303,7 @@ impl Clients {
                 };
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
+            WorkerEvent::Stalled { sessions, time } => self.on_stalled(sessions, time),
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
             WorkerEvent::Object { session, handle, kind } => {
                 // The object may have been destroyed while the event was on its way.
@@ -327,26 +333,6 @@ impl Clients {
             }
         }
         self.change_some_paths(environment);
-    }
-
-    /// Memory of one of these sessions stalled a worker for longer than any poll iteration: the
-    /// session ends. If they are of two different users, the cause is unknown, and neither may
-    /// cause the end of the other; nor may a session that has left meanwhile.
-    pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
-        let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
-        if !matches!(peers, [Some(one), Some(other)] if one.account == other.account) {
-            // Of either of both; root's if both are gone.
-            let account = peers.iter().flatten().next().map_or(AccountId(0), |peer| peer.account);
-            return self.note_fault(account, |held_back| {
-                warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
-            });
-        }
-        for session in sessions {
-            self.end(
-                session.0,
-                &SessionEnd::Fault("memory that it registered had a worker wait for a second or more".into()),
-            );
-        }
     }
 
     /// Every session, for operators.
@@ -507,6 +493,7 @@ impl Clients {
         if is_held(&session) {
             self.held.forget(peer.account, number);
         }
+        self.recently_ended.add(id, peer.account);
         // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),

@@ -21,6 +21,7 @@ use roced_types::{AccountId, Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId,
 use super::{
     path::{LifePort, Way},
     refused::Refused,
+    unsealed::UnsealedQueues,
 };
 use crate::{
     accounts::ledger::{Charge, Ledger, LimitReached, SharedPool},
@@ -100,6 +101,8 @@ pub(crate) struct SessionObjects {
     pub(crate) attachments: BTreeMap<(u32, [u8; 16]), (GidTableEntry, Charge)>,
     /// One for each worker of the device.
     pub(crate) doorbells: Vec<DoorbellBoard>,
+    /// Files of its queues.
+    pub(crate) unsealed: UnsealedQueues,
     /// All memory that we map for it, bytes.
     memory: Charge,
     pub(crate) qp_charges: ObjectCharges,
@@ -303,6 +306,7 @@ impl SessionObjects {
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
+            unsealed: UnsealedQueues::default(),
             memory: ledger.take(account, SharedPool::Daemon(AccountResource::MappedMemory), 0)?,
             qp_charges: of(AccountResource::Qps)?,
             srq_charges: of(AccountResource::Srqs)?,
