@@ -46,6 +46,10 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) no_connections: bool,
 
+    /// Leave out the shares beside hostile programs.
+    #[arg(long)]
+    pub(crate) no_fairness: bool,
+
     /// Leave out the counting of system calls.
     #[arg(long)]
     pub(crate) no_syscalls: bool,
@@ -134,6 +138,12 @@ impl BenchArgs {
     /// Whether connections are measured: in a whole run, or if `--only` names them.
     pub(crate) fn wants_connections(&self) -> bool {
         !self.no_connections && self.wants("connections", false)
+    }
+
+    /// Whether shares beside hostile programs are measured: in a whole run, or if `--only` names
+    /// them.
+    pub(crate) fn wants_fairness(&self) -> bool {
+        !self.no_fairness && self.wants("fairness", false)
     }
 
     /// Whether a contestant takes part.

@@ -27,6 +27,7 @@ mod connections;
 mod contest;
 mod contestants;
 mod cpu;
+mod fairness;
 mod host;
 mod machine;
 mod network;
@@ -95,11 +96,17 @@ fn measure(cli: &BenchArgs, contestants: &[Contestant]) -> anyhow::Result<BenchR
     let place = ProgramPlace { network: &network, built: &built, folder: &cli.folder };
     let programs = others.iter().map(|(pair, hosts)| Programs::new(place, *pair, hosts)).collect();
     let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), programs);
-    let found = found.map_err(|error| {
+    let mut found = found.map_err(|error| {
         let fallen = plain.iter_mut().chain(others.iter_mut().flat_map(|(_, hosts)| hosts)).filter_map(Host::fallen);
         fallen.fold(error, |error, fallen| error.context(fallen))
     })?;
     let status = plain[0].status()?;
+    if cli.wants_fairness() {
+        // Between hosts of its own, and without the daemons of these, which poll.
+        drop((plain, others));
+        eprintln!("fairness");
+        found.fairness = fairness::measure(&built, &cli.folder, cli.rounds().min(3))?;
+    }
     Ok(BenchReport::new(cli, machine, found, &status))
 }
 

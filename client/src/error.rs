@@ -369,6 +369,11 @@ fn describe_limit(limit: u64, which: u64) -> String {
     let whose = match which {
         limit::MAPPINGS_OF_ACCOUNT => "one user's programs",
         limit::MAPPINGS => "all programs",
+        limit::STALLS => {
+            return format!(
+                "memory of this user's programs has had the daemon's workers wait for longer than it may (stall budget): try again in {limit} ms"
+            );
+        }
         _ => {
             return format!(
                 "the limit of {limit} is reached: end something, or raise it under [limits] in the daemon's config"

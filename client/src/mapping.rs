@@ -14,6 +14,7 @@ use std::{
 
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
         stat::fstat,
@@ -78,6 +79,10 @@ impl ClientMapping {
             populated
                 .or_else(|errno| if errno == Errno::EINVAL { Ok(()) } else { Err(errno) })
                 .map_err(Error::kernel("madvise"))?;
+            // From now on no process maps it for writing or takes pages out of it, which would delay
+            // a worker of the daemon. Kernels before 5.1 do not know the seal, and a daemon that
+            // demands it says so when the memory is used.
+            let _ = fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL));
         }
         Ok(Arc::new(mapping))
     }

@@ -2,7 +2,6 @@
 
 use std::{ops::Range, os::fd::OwnedFd, sync::Arc};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use roced_abi::control::{AllocMemory, FreeMemory, Handle, MemoryRequest};
 
 use crate::{
@@ -48,10 +47,6 @@ impl RegionMemory {
             // The session goes on, so the daemon must not keep the memory.
             let _ = device.session.call::<FreeMemory>(Handle { handle });
         })?;
-        // From now on no process maps it for writing or takes pages out of it, which would delay a
-        // worker of the daemon. Kernels before 5.1 do not know the seal, and a daemon that demands it
-        // says so when a region is registered.
-        let _ = fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL));
         let inner = Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes });
         lock(&device.memories).insert(inner.start(), Arc::downgrade(&inner));
         Ok(Self { inner })

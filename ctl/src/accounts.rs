@@ -1,4 +1,4 @@
-//! `rocectl accounts`: objects of all programs of each user together, limits and refusals.
+//! `rocectl accounts`: objects of all programs of each user together, limits, refusals and delays.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,12 @@ use crate::{
     units::bytes,
 };
 
-/// The report as a table, one row for each resource that an account has or was refused.
+/// The report as tables: one row for each resource that an account has or was refused, and one for
+/// each account with delays.
 pub(crate) fn render(report: &AccountsReport) -> String {
     let mut text = String::new();
     table(&report.accounts).append(&mut text, "none");
+    delays(&report.accounts).append(&mut text, "none");
     text
 }
 
@@ -37,6 +39,18 @@ fn table(accounts: &[AccountReport]) -> TableSection {
     section
 }
 
+fn delays(accounts: &[AccountReport]) -> TableSection {
+    let columns = [Number("uid"), Number("calls/s"), Number("delayed calls"), Number("slow wakes")];
+    let delayed: Vec<_> = accounts.iter().filter(|it| it.delayed_calls > 0 || it.slow_wakes > 0).collect();
+    let mut section = TableSection::new(format!("Delays ({})", delayed.len()), &columns);
+    for account in delayed {
+        let AccountReport { uid, control_calls_per_second, delayed_calls, slow_wakes, .. } = account;
+        let [delayed_calls, slow_wakes] = [delayed_calls, slow_wakes].map(u64::to_string);
+        section.row([uid.to_string(), control_calls_per_second.to_string(), delayed_calls, slow_wakes]);
+    }
+    section
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,11 +63,15 @@ mod tests {
             taken: amounts(&[("qps", 3), ("memory_mib", 2 << 20), ("cqs", 0), ("mrs", 0)]),
             limits: amounts(&[("qps", u64::MAX), ("memory_mib", 1 << 30), ("cqs", 7), ("mrs", 9)]),
             refused: amounts(&[("qps", 1), ("cqs", 5)]),
+            control_calls_per_second: 50_000,
+            delayed_calls: 12,
+            slow_wakes: 3,
         };
         let text = render(&AccountsReport { accounts: vec![account] });
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["1000", "qps", "3", "share", "1"]), "{text}");
         assert!(rows.contains(&vec!["1000", "cqs", "0", "7", "5"]), "{text}");
+        assert!(rows.contains(&vec!["1000", "50000", "12", "3"]), "{text}");
         assert!(text.contains("memory") && !text.contains("mrs"), "{text}");
         assert!(render(&AccountsReport { accounts: Vec::new() }).contains("none"));
     }

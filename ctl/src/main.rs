@@ -29,6 +29,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     cli::{CtlArgs, CtlCommand},
     daemon::DaemonSocket,
+    metrics::MetricReports,
 };
 
 fn main() -> ExitCode {
@@ -66,20 +67,23 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
                 if let Err(error) = &reports {
                     eprintln!("rocectl: {error:#}");
                 }
-                let reports = reports.ok();
-                metrics::render(reports.as_ref().map(|(status, counters)| (status, counters)), node_prefix)
+                metrics::render(reports.as_ref().ok(), node_prefix)
             });
         }
         CtlCommand::Metrics { listen: None, node_prefix } => {
-            metric_reports(&daemon).map(|(status, counters)| metrics::render(Some((&status, &counters)), node_prefix))
+            metric_reports(&daemon).map(|reports| metrics::render(Some(&reports), node_prefix))
         }
     }?;
     print(&text)
 }
 
 /// Reports that the metrics are made of.
-fn metric_reports(daemon: &DaemonSocket<'_>) -> anyhow::Result<(StatusReport, CountersReport)> {
-    Ok((daemon.ask(Question::Status)?, daemon.ask(Question::Counters)?))
+fn metric_reports(daemon: &DaemonSocket<'_>) -> anyhow::Result<MetricReports> {
+    Ok(MetricReports {
+        status: daemon.ask(Question::Status)?,
+        counters: daemon.ask(Question::Counters)?,
+        accounts: daemon.ask(Question::Accounts)?,
+    })
 }
 
 /// Sends `question` and returns the text to print.

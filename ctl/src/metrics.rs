@@ -12,7 +12,7 @@ use prometheus_client::{
     metrics::MetricType,
     registry::Registry,
 };
-use roced_report::{CountersReport, DeviceReport, StatusReport};
+use roced_report::{AccountsReport, CountersReport, DeviceReport, StatusReport};
 
 /// Prefix of every name but those of node_exporter.
 const PREFIX: &str = "roced";
@@ -38,14 +38,22 @@ const NODE_NAMES: [(&str, &str, &str); 14] = [
     ("received_bytes", "port_data_received_bytes", "RoCE payload bytes received"),
 ];
 
+/// Reports of the daemon that the metrics are made of.
+pub(crate) struct MetricReports {
+    pub(crate) status: StatusReport,
+    pub(crate) counters: CountersReport,
+    pub(crate) accounts: AccountsReport,
+}
+
 /// The metrics as text. `None` for a daemon that does not answer: then `roced_up` is 0, alone.
 /// `node_prefix` begins the names of node_exporter.
-pub(crate) fn render(reports: Option<(&StatusReport, &CountersReport)>, node_prefix: &str) -> String {
+pub(crate) fn render(reports: Option<&MetricReports>, node_prefix: &str) -> String {
     let mut families = Families::default();
     families.gauge("up", "1 while the daemon answers", vec![], u8::from(reports.is_some()));
-    if let Some((status, counters)) = reports {
+    if let Some(MetricReports { status, counters, accounts }) = reports {
         families.status(status, node_prefix);
         families.counters(counters, node_prefix);
+        families.accounts(accounts);
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(families));
@@ -161,6 +169,19 @@ impl Families {
             }
             if let ["device", device] = group.split('/').collect::<Vec<_>>()[..] {
                 self.node_counters(device, counters, node_prefix);
+            }
+        }
+    }
+
+    fn accounts(&mut self, report: &AccountsReport) {
+        for account in &report.accounts {
+            let labels = || vec![("uid", account.uid.to_string())];
+            self.counter("account_delayed_calls", "Calls beyond the rate of a user", labels(), account.delayed_calls);
+            let help = "Messages with very many waiters at sockets of a user";
+            self.counter("account_slow_wakes", help, labels(), account.slow_wakes);
+            for (resource, refused) in &account.refused {
+                let labels = vec![("uid", account.uid.to_string()), ("resource", resource.clone())];
+                self.counter("account_refused_calls", "Calls refused for a limit of a user", labels, *refused);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `rocectl` as an operator runs it, against an admin socket with answers of the test.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Read, Write},
     os::{
         fd::AsRawFd,
@@ -15,8 +15,8 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use roced_report::{
-    CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SandboxReport,
-    SandboxedThreadReport, SessionReport, StatusReport, WorkerReport,
+    AccountReport, AccountsReport, CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport,
+    QueueReport, SandboxReport, SandboxedThreadReport, SessionReport, StatusReport, WorkerReport,
 };
 use tempfile::TempDir;
 
@@ -273,10 +273,24 @@ fn counters() -> CountersReport {
     }
 }
 
+/// Answers to the questions of `rocectl metrics`.
+fn metric_answers() -> Vec<String> {
+    let account = AccountReport {
+        uid: 1000,
+        taken: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        refused: [("qps".to_owned(), 5)].into(),
+        control_calls_per_second: 50_000,
+        delayed_calls: 8,
+        slow_wakes: 2,
+    };
+    vec![line(&status()), line(&counters()), line(&AccountsReport { accounts: vec![account] })]
+}
+
 #[test]
 fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
-    let (asked, output) = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]).run(&["metrics"]);
-    assert_eq!(asked, "\"status\"\n\"counters\"\n");
+    let (asked, output) = FakeDaemon::answering_each(metric_answers()).run(&["metrics"]);
+    assert_eq!(asked, "\"status\"\n\"counters\"\n\"accounts\"\n");
     let shown = text(&output.stdout);
     for part in [
         "# TYPE roced_up gauge\n",
@@ -292,6 +306,9 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
         "roced_dropped_packets_total{device=\"roce0\",reason=\"bad_icrc\"} 2.0\n",
         "roced_queue_nic_rx_ring_full_total{device=\"roce0\",queue=\"3\"} 4.0\n",
         "roced_worker_forward_dropped_total{worker=\"0\"} 1.0\n",
+        "roced_account_delayed_calls_total{uid=\"1000\"} 8.0\n",
+        "roced_account_slow_wakes_total{uid=\"1000\"} 2.0\n",
+        "roced_account_refused_calls_total{uid=\"1000\",resource=\"qps\"} 5.0\n",
         "roced_infiniband_packet_sequence_errors_total{device=\"roce0\",port=\"1\"} 7.0\n",
         "roced_infiniband_state_id{device=\"roce0\",port=\"1\"} 4.0\n",
     ] {
@@ -305,7 +322,7 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
 
 #[test]
 fn node_prefix_changes_the_names_of_node_exporter_alone() {
-    let daemon = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]);
+    let daemon = FakeDaemon::answering_each(metric_answers());
     let shown = text(&daemon.run(&["metrics", "--node-prefix", "node"]).1.stdout);
     assert!(shown.contains("node_infiniband_packet_sequence_errors_total{"), "{shown}");
     assert!(shown.contains("roced_packet_seq_err_total{") && !shown.contains("roced_infiniband"), "{shown}");
@@ -330,7 +347,7 @@ fn get(address: &Path, path: &str) -> String {
 
 #[test]
 fn scrapes_within_a_second_ask_the_daemon_once_and_a_daemon_that_is_gone_is_a_metric() {
-    let daemon = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]);
+    let daemon = FakeDaemon::answering_each(metric_answers());
     let (admin, web) = (daemon.folder.path().join("admin.sock"), daemon.folder.path().join("metrics.sock"));
     let _rocectl = Command::new(env!("CARGO_BIN_EXE_rocectl"))
         .args(["metrics", "--listen", &format!("unix:{}", web.display()), "--socket"])
@@ -341,7 +358,7 @@ fn scrapes_within_a_second_ask_the_daemon_once_and_a_daemon_that_is_gone_is_a_me
     let (first, second) = (get(&web, "/metrics"), get(&web, "/metrics?x=1"));
     assert!(first.starts_with("HTTP/1.1 200") && first.contains("application/openmetrics-text"), "{first}");
     assert!(first.contains("\nroced_up 1.0\n") && second.contains("\nroced_up 1.0\n"), "{second}");
-    assert_eq!(daemon.asked.join().expect("the fake daemon does not fail"), "\"status\"\n\"counters\"\n");
+    assert_eq!(daemon.asked.join().expect("the fake daemon does not fail"), "\"status\"\n\"counters\"\n\"accounts\"\n");
     assert!(get(&web, "/").starts_with("HTTP/1.1 404"));
     thread::sleep(Duration::from_millis(1100));
     let gone = get(&web, "/metrics");

@@ -46,6 +46,10 @@ const QUESTION_BYTES_MAX: usize = 1024;
 /// How long an operator may take between two steps.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a connection lasts, with any number of steps: others wait for its place. `rocectl` makes
+/// one for each question, and the longest answer takes some seconds where the daemon is busy.
+const LIFETIME: Duration = Duration::from_secs(30);
+
 /// Number of the listener in the epoll set; connections have numbers of their own.
 const LISTENER: u64 = u64::MAX;
 
@@ -73,6 +77,8 @@ struct AdminConnection {
     /// Bytes of `answer` that are on their way.
     sent: usize,
     deadline: Instant,
+    /// No deadline is later than this.
+    ends: Instant,
 }
 
 impl Admin {
@@ -160,8 +166,8 @@ impl Admin {
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
-            let deadline = now + PATIENCE;
-            let connection = AdminConnection { stream, user, refusal, question, answer, sent: 0, deadline };
+            let (deadline, ends) = (now + PATIENCE, now + LIFETIME);
+            let connection = AdminConnection { stream, user, refusal, question, answer, sent: 0, deadline, ends };
             self.connections.push((number, connection));
         }
     }
@@ -203,7 +209,7 @@ impl AdminConnection {
         now: Instant,
         answer: &mut impl FnMut(Question, u32) -> Result<String, Problem>,
     ) -> Result<EpollFlags, Gone> {
-        self.deadline = now + PATIENCE;
+        self.deadline = self.ends.min(now + PATIENCE);
         // One question per call, so that an operator that asks without end gets no more than one
         // turn.
         if !self.write()? {
@@ -426,6 +432,40 @@ mod tests {
         admin.serve(now + PATIENCE, |_, _| Ok("1".into()));
         assert_eq!(admin.deadline(), None);
         assert_eq!(idle.read(&mut [0; 8]).expect("end of file"), 0);
+    }
+
+    /// It reads or writes something every second.
+    fn lasts(step: impl Fn(&mut UnixStream)) -> Duration {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        let mut admin = Admin::open(&path, None).expect("a socket");
+        let mut slow = UnixStream::connect(&path).expect("connect");
+        slow.set_nonblocking(true).expect("an option");
+        let (begin, long) = (Instant::now(), "x".repeat(64 << 20));
+        let mut now = begin;
+        admin.serve(now, |_, _| Ok(long.clone()));
+        while admin.deadline().is_some() {
+            step(&mut slow);
+            now += Duration::from_secs(1);
+            assert!(now < begin + Duration::from_secs(3600), "it has its place for ever");
+            admin.serve(now, |_, _| Ok(long.clone()));
+        }
+        now - begin
+    }
+
+    #[test]
+    fn an_operator_that_goes_on_slowly_has_its_place_for_a_bounded_time() {
+        let writes = lasts(|slow| slow.write_all(b" ").expect("room"));
+        let asks = lasts(|slow| {
+            slow.write_all(b"\"weather\"\n").expect("room");
+            while slow.read(&mut [0; 1024]).is_ok() {}
+        });
+        let reads = lasts(|slow| {
+            // The first time there is nothing to read.
+            let _ = slow.write_all(b"\"status\"\n");
+            let _ = slow.read(&mut [0; 256 << 10]);
+        });
+        assert_eq!([writes, asks, reads], [LIFETIME; 3]);
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub struct AccountLimits {
     pub memory_mib: Option<u64>,
     /// Memory that the daemon itself needs for objects, MiB.
     pub daemon_memory_mib: u64,
+    /// Control calls a second.
+    pub control_calls_per_second: u32,
 }
 
 /// `[limits.client]`: limits of one client.
@@ -460,6 +462,9 @@ impl Default for AccountLimits {
             memory_mib: None,
             // Some 10,000 queue pairs of 128 requests each; a guess.
             daemon_memory_mib: 1024,
+            // More than programs that start make, and of calls that take long as many as there is
+            // time for.
+            control_calls_per_second: 50_000,
         }
     }
 }

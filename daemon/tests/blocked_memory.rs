@@ -4,30 +4,38 @@
 mod served;
 
 use std::{
+    fs::File,
     num::NonZeroUsize,
     os::fd::OwnedFd,
+    path::PathBuf,
     ptr::{self, NonNull},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
-    fcntl::{FallocateFlags, fallocate},
+    errno::Errno,
+    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap},
     },
     unistd::ftruncate,
 };
-use roced_abi::control::{AllocPd, DeviceName, Nothing, OpenDevice};
+use roced::config::{ClientLimits, LimitsConfig, UnsealedChoice};
+use roced_abi::control::{
+    AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DeviceName, Nothing, OpenDevice, Refusal, limit,
+};
 use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_memory::access_log::blocking_sessions;
-use roced_types::{SessionId, WorkerId};
+use roced_types::{SessionId, WorkerId, service};
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone, other_user::as_unprivileged_user, pair::Pair, uffd::withhold,
 };
 
 const PAGE: usize = 4096;
 
-const BYTES: usize = 4 * PAGE;
+const BYTES: usize = 64 * PAGE;
 
 /// Where this process, which is daemon and client, has mapped files of that name.
 fn mapped(name: &str) -> Vec<usize> {
@@ -95,15 +103,87 @@ fn memory_that_stalls_a_worker_ends_only_its_own_session() {
     bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
 }
 
-/// Punches a hole at these places, one file mapped at each, and makes every accessing thread wait.
+/// Has a hole at these places, where one file is mapped, and makes every accessing thread wait. That
+/// file is sealed: the hole is of another.
 fn punch(places: &[usize]) -> Option<Vec<OwnedFd>> {
-    let held = places.iter().map(|start| withhold(*start, PAGE)).collect();
+    let hole = memfd_create(c"hole", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    ftruncate(&hole, PAGE as i64).expect("a page");
+    let length = NonZeroUsize::new(PAGE).expect("some");
+    let (protection, flags) =
+        (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED);
     for start in places {
-        let at = NonNull::new(ptr::with_exposed_provenance_mut(*start)).expect("it is mapped");
-        // SAFETY: a page of rings or doorbells without any bytes still in use.
-        unsafe { madvise(at, PAGE, MmapAdvise::MADV_REMOVE) }.expect("a hole");
+        // SAFETY: a page of rings or doorbells without any bytes still in use, of which no code has
+        // references.
+        unsafe { mmap(NonZeroUsize::new(*start), length, protection, flags, &hole, 0) }.expect("a hole");
     }
-    held
+    places.iter().map(|start| withhold(*start, PAGE)).collect()
+}
+
+/// The client library seals its queues.
+#[test]
+fn no_client_can_punch_holes_in_its_queues() {
+    if !is_alone("no_client_can_punch_holes_in_its_queues") {
+        return;
+    }
+    let served = Served::start();
+    let names = ["roced-cq", "roced-session", "roced-qp"];
+    let (pair, _, places) = pair_with(&served, names);
+    for (name, places) in names.iter().zip(&places) {
+        assert!(places.len() > 1, "{name} is mapped by the daemon and its client");
+        for start in places {
+            let at = NonNull::new(ptr::with_exposed_provenance_mut(*start)).expect("it is mapped");
+            // SAFETY: a page of shared memory, of which no code has references.
+            let punched = unsafe { madvise(at, PAGE, MmapAdvise::MADV_REMOVE) };
+            assert_eq!(punched, Err(Errno::EPERM), "{name}");
+        }
+    }
+    let memory = pair.memory();
+    pair.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
+}
+
+/// Files of that name that this process, client and daemon, has open.
+fn opened(name: &str) -> Vec<File> {
+    let fds = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    let named = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy() == format!("/memfd:{name} (deleted)"))
+    };
+    fds.map(|entry| entry.path()).filter(named).filter_map(|path| File::open(path).ok()).collect()
+}
+
+fn is_sealed(file: &File) -> bool {
+    let seals = SealFlag::from_bits_retain(fcntl(file, FcntlArg::F_GET_SEALS).expect("it is a memfd"));
+    seals.contains(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL)
+}
+
+/// A client that does not seal its queues has it done by the daemon when it uses them, or cannot use
+/// them, as the config says.
+#[test]
+fn queues_are_sealed_when_they_are_used() {
+    if !is_alone("queues_are_sealed_when_they_are_used") {
+        return;
+    }
+    for choice in [UnsealedChoice::Mapped, UnsealedChoice::Refused] {
+        let client = ClientLimits { unsealed_memory: choice, ..ClientLimits::default() };
+        let limits = LimitsConfig { client, ..LimitsConfig::default() };
+        let served = Served::start_as(How { limits, ..How::default() });
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+        let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
+        let cq = raw.call::<CreateCq>(CreateCqRequest { entries: 4, channel: 0 }).expect("a queue").cqn;
+        let files: Vec<_> = ["roced-cq", "roced-session"].into_iter().flat_map(opened).collect();
+        assert!(files.len() >= 2 && !files.iter().any(is_sealed), "the client does not");
+        let service = service::RC;
+        let request = CreateQpRequest { pd, send_cq: cq, recv_cq: cq, service, ..CreateQpRequest::default() };
+        let made = raw.call::<CreateQp>(request).map(drop);
+        if choice == UnsealedChoice::Refused {
+            assert_eq!(made, Err((Refusal::BadFile, [Errno::EPERM as u64, 0])));
+            continue;
+        }
+        made.expect("the daemon seals them");
+        eventually("they are sealed", || files.iter().all(is_sealed));
+        drop(files);
+        eventually("the daemon needs them no more", || opened("roced-cq").is_empty());
+    }
 }
 
 /// A pair of a session that maps these files of queues.
@@ -176,6 +256,58 @@ fn queues_that_stall_a_worker_are_attributed() {
     drop(held);
     write(&bystander);
     bystander.reap(1);
+}
+
+/// Each is far below a second; the session ends before they sum to much, and its user is refused
+/// until it owes nothing. Another user is served.
+#[test]
+fn short_stalls_end_their_session_and_their_user_is_refused() {
+    const STALL: Duration = Duration::from_millis(150);
+    if !is_alone("short_stalls_end_their_session_and_their_user_is_refused") {
+        return;
+    }
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let open = || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).map(|_| raw)
+    };
+    let other = nix::unistd::geteuid().is_root().then(|| as_unprivileged_user(&served, open).expect("it exists"));
+    let pair = Pair::new(&served);
+    let (region, daemons) = register_holes(&pair);
+    let local = pair.pd.allocate(PAGE, Access::ALL).expect("memory");
+    let worker = WorkerId(0);
+    let mut stalls = 0;
+    for page in 0..BYTES / PAGE {
+        let Some(held) = withhold(daemons + page * PAGE, PAGE) else {
+            return println!("skipped: no userfaultfd here");
+        };
+        let all = [local.sge(..)];
+        let request = SendRequest::write(&all, region.remote().at((page * PAGE) as u64)).signaled();
+        if pair.a.post_send(&request).is_err() {
+            break;
+        }
+        let begin = Instant::now();
+        while blocking_sessions(worker).is_none() && begin.elapsed() < STALL {
+            thread::yield_now();
+        }
+        thread::sleep(STALL);
+        drop(held);
+        stalls += 1;
+        // Its session ends within that, if it does.
+        thread::sleep(Duration::from_millis(100));
+        if pair.pd.allocate(PAGE, Access::ALL).is_err() {
+            break;
+        }
+    }
+    assert!(stalls < 6, "{stalls} stalls of {STALL:?}");
+    let (refusal, [millis, which]) = open().map(drop).expect_err("it owes time");
+    assert_eq!((refusal, which), (Refusal::Limit, limit::STALLS));
+    assert!((1..10_000).contains(&millis), "{millis} ms");
+    if let Some(mut other) = other {
+        other.call::<AllocPd>(Nothing {}).expect("another user's session lives");
+        as_unprivileged_user(&served, open).expect("another user is served");
+    }
+    eventually("nothing is owed any more", || open().is_ok());
 }
 
 /// For any path of a worker to memory: neither the requester nor the last one visited is named.

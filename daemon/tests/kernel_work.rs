@@ -246,7 +246,7 @@ fn calls_without_end_delay_those_of_another_user_by_few() {
     }
     let served = Served::start();
     let busy: Vec<_> = (0..64).map(|_| opened(&served)).collect();
-    let longest = as_unprivileged_user(&served, || {
+    let most = as_unprivileged_user(&served, || {
         let mut other = opened(&served);
         served.told.lock().expect("no test panics here").delay = Duration::from_millis(2);
         for raw in &busy {
@@ -255,10 +255,19 @@ fn calls_without_end_delay_those_of_another_user_by_few() {
                 raw.put(Message::new(CreateCq::OP, sequence, &request).as_bytes(), &[]);
             }
         }
-        longest_call(&mut other)
+        // In commands that are carried out meanwhile: time depends on other programs of the machine.
+        let given = || served.told.lock().expect("no test panics here").commands_given;
+        let (begin, mut most) = (Instant::now(), 0);
+        while begin.elapsed() < Duration::from_millis(500) {
+            let before = given();
+            let pd = other.call::<AllocPd>(Nothing {}).expect("room").handle;
+            other.call::<DeallocPd>(Handle { handle: pd }).expect("unused");
+            most = most.max(given() - before);
+        }
+        most
     });
     served.told.lock().expect("no test panics here").delay = Duration::ZERO;
-    assert!(longest < LATE, "{longest:?}");
+    assert!(most < 64, "{most} of the other user's 1,024 calls during two of this one's");
 }
 
 const LARGE: u64 = 512 << 20;

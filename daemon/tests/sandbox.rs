@@ -183,6 +183,8 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
         ThreadKind::User => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE).expect("room for descriptors of a message");
             setrlimit(Resource::RLIMIT_NOFILE, limit.0, limit.1).expect("for a moment");
+            let sealed = call(libc::SYS_fcntl, [usize::MAX, libc::F_ADD_SEALS as usize, 0, 0]);
+            assert_eq!((sealed, Errno::last()), (-1, Errno::EBADF), "a file of queues");
             let taken = call(libc::SYS_recvmsg, [usize::MAX, 0, 0, 0]);
             assert_eq!((taken, Errno::last()), (-1, Errno::EBADF), "a call of a client");
         }

@@ -190,15 +190,6 @@ pub fn event_sockets(flags: SockFlag) -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ours, theirs))
 }
 
-/// Memory of the kernel for messages that the other end of a socket pair has not received, bytes:
-/// the same for each message of one length. `None` if the kernel does not tell.
-pub fn unread_cost(socket: impl AsFd) -> Option<u32> {
-    let mut cost: libc::c_int = 0;
-    // SAFETY: the descriptor is open, and the kernel writes one integer there.
-    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut cost) };
-    if result == 0 { u32::try_from(cost).ok() } else { None }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
@@ -209,6 +200,7 @@ mod tests {
     use nix::{
         sys::{
             epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+            resource::{Resource, getrlimit, setrlimit},
             socket::recv,
         },
         time::{ClockId, clock_gettime},
@@ -292,7 +284,7 @@ mod tests {
         let took = computed() - before;
         assert!(took < Duration::from_millis(10), "{took:?}");
         receive_all(&theirs, 20);
-        assert!(users.slow_wakes(1) > 0 && users.slow_wakes(2) == 0);
+        assert_eq!(users.slow_wakes().into_keys().collect::<Vec<_>>(), [1]);
         drop(waiters);
 
         let (ours, queue, theirs) = channel(&users, 1);
@@ -303,6 +295,40 @@ mod tests {
         ours.notify(&queue, CompletionRequest::Any);
         receive_all(&theirs, 1);
         assert!(!users.user(2).waking().is_distrusted());
+    }
+
+    /// In a process of its own, for the limit is that of the process.
+    #[test]
+    fn a_thread_that_cannot_begin_is_tried_again_and_its_work_waits() {
+        const NAME: &str = "channel::tests::a_thread_that_cannot_begin_is_tried_again_and_its_work_waits";
+        const ALONE: &str = "ROCED_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = std::process::Command::new(std::env::current_exe().expect("a test"));
+            let output = alone.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        let users = UserAccounts::default();
+        let (_, most) = getrlimit(Resource::RLIMIT_AS).expect("a limit");
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("there is /proc");
+        let pages: u64 = pages.split(' ').next().expect("its size").parse().expect("a number");
+        // Less than the stack of a thread.
+        setrlimit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20), most).expect("a lower one");
+        let (ours, queue, theirs) = channel(&users, 1);
+        assert!(users.are_threads_missing(), "the channel has no thread");
+        thread::sleep(Duration::from_millis(150));
+        ours.notify(&queue, CompletionRequest::Any);
+        let (done, is_done) = std::sync::mpsc::channel();
+        users.user(1).waking().add(move || done.send(thread::current().id()).expect("it is waited for"));
+        users.begin_missing_threads();
+        assert!(users.are_threads_missing(), "nor this time");
+        assert!(is_done.try_recv().is_err(), "the thread that asks does not do it");
+        assert!(!has_event(&theirs), "an event is not sent by a worker, for it was long ago that one was");
+        setrlimit(Resource::RLIMIT_AS, most, most).expect("as it was");
+        users.begin_missing_threads();
+        assert!(!users.are_threads_missing());
+        assert_ne!(is_done.recv_timeout(Duration::from_secs(20)), Ok(thread::current().id()));
+        receive_all(&theirs, 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Instant,
 };
@@ -24,6 +24,7 @@ use nix::{
 
 use super::{
     descriptor::{self, Incoming},
+    unread::{UNREAD_OF_SOCKET, unread_cost},
     users::{SharedFd, UserAccount},
     waking::WakeTrust,
 };
@@ -122,6 +123,8 @@ struct SocketState {
     outbox: Mutex<WaitingMessages>,
     inbox: Mutex<TakingState>,
     is_dropped: AtomicBool,
+    /// Descriptors in messages that the client had not received at the last look.
+    unread: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -161,6 +164,7 @@ impl ClientSocket {
     }
 
     fn with_trust(fd: OwnedFd, user: UserAccount, sends: WakeTrust) -> Self {
+        user.close_ended();
         Self(Arc::new(SocketState {
             fd: SharedFd::new(fd, Some(user.clone())),
             user,
@@ -170,6 +174,7 @@ impl ClientSocket {
             outbox: Mutex::default(),
             inbox: Mutex::default(),
             is_dropped: AtomicBool::new(false),
+            unread: AtomicU32::new(0),
         }))
     }
 
@@ -304,7 +309,35 @@ impl SocketState {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Descriptors that the client has not received.
+    fn look_at_unread(&self) -> u32 {
+        let unread = self.unread.load(Ordering::Relaxed);
+        if unread == 0 || unread_cost(&self.fd) != Some(0) {
+            return unread;
+        }
+        self.unread.store(0, Ordering::Relaxed);
+        self.user.release_unread(unread);
+        0
+    }
+
     fn send_now(&self, bytes: &[u8], fds: &[OwnedFd]) -> (SentMessage, bool) {
+        if fds.is_empty() {
+            return self.send_rights(bytes, fds);
+        }
+        let (unread, count) = (self.look_at_unread(), fds.len() as u32);
+        if unread > 0 && unread + count > UNREAD_OF_SOCKET || !self.user.charge_unread(count) {
+            return (SentMessage::Full, false);
+        }
+        let sent = self.send_rights(bytes, fds);
+        if sent.0 == SentMessage::Yes {
+            self.unread.store(unread + count, Ordering::Relaxed);
+        } else {
+            self.user.release_unread(count);
+        }
+        sent
+    }
+
+    fn send_rights(&self, bytes: &[u8], fds: &[OwnedFd]) -> (SentMessage, bool) {
         let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
         let control = if raw.is_empty() { &[][..] } else { &rights[..] };
@@ -368,6 +401,18 @@ impl SocketState {
         let result = self.user.waking().measured(&self.takes, || self.take_now(&mut bytes));
         *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = TakingState::Done(result, bytes);
         self.report();
+    }
+}
+
+impl Drop for SocketState {
+    fn drop(&mut self) {
+        let unread = self.look_at_unread();
+        if unread > 0
+            && let Some(fd) = self.fd.take()
+        {
+            self.user.end_unread(fd, unread);
+        }
+        self.user.close_ended();
     }
 }
 
@@ -471,5 +516,58 @@ mod tests {
         for number in 0..WAITING_MAX {
             assert_eq!(received(&theirs), Some(number as u8));
         }
+    }
+
+    /// Sends a message with descriptors.
+    fn reply(socket: &ClientSocket, descriptors: usize) -> SentMessage {
+        let file = || OwnedFd::from(UnixStream::pair().expect("a pair").0);
+        let sent = socket.send(&[1], (0..descriptors).map(|_| file()).collect());
+        if sent != SentMessage::Later {
+            return sent;
+        }
+        eventually("the user's thread has tried", || !matches!(socket.sending(), SendingState::UnderWay(_)));
+        if socket.sending() == SendingState::Full { SentMessage::Full } else { SentMessage::Yes }
+    }
+
+    #[test]
+    fn a_client_leaves_few_descriptors_unread() {
+        let users = UserAccounts::default();
+        let (socket, theirs) = pair(&users.user(1));
+        let sent = (0..20).take_while(|_| reply(&socket, 60) == SentMessage::Yes).count();
+        assert_eq!((sent, users.user(1).unread()), (4, 240));
+        (0..sent).for_each(|_| assert_eq!(received(&theirs), Some(1)));
+        socket.send_waiting();
+        eventually("there is room", || socket.sending() == SendingState::Idle);
+        assert_eq!(reply(&socket, 1), SentMessage::Yes);
+        let unread = users.user(1).unread();
+        assert!(unread <= 61, "{unread}: all but the last ones were received");
+    }
+
+    #[test]
+    fn descriptors_that_ended_sessions_left_unread_count_until_they_are_closed() {
+        let users = UserAccounts::default();
+        let user = users.user(1);
+        let theirs: Vec<_> = (0..6)
+            .map(|_| {
+                let (socket, theirs) = pair(&user);
+                assert_eq!(reply(&socket, 3), SentMessage::Yes);
+                theirs
+            })
+            .collect();
+        for theirs in &theirs {
+            assert_eq!(received(theirs), Some(1));
+            assert_eq!(received(theirs), None, "the client is told of the end");
+        }
+        drop(theirs);
+        let (socket, other) = pair(&user);
+        assert_eq!(reply(&socket, 3), SentMessage::Yes);
+        drop(socket);
+        eventually("the socket was ended", || user.chores() == 0);
+        assert!(user.unread() >= 3, "it was not received");
+        drop(other);
+        eventually("none is unread", || {
+            user.close_ended();
+            user.unread() == 0
+        });
     }
 }

@@ -18,10 +18,12 @@
 //! | `client_socket.rs` | sockets of which a client has the other end |
 //! | `channel.rs` | completion channels |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
+//! | `unread.rs` | descriptors in replies that programs have not received |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `first_touch.rs` | pages that no client has touched are not made by us |
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
+//! | `stall_meter.rs` | how long a worker waits for mapped memory, by session |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings of queue pairs, CQs and SRQs |
@@ -43,6 +45,8 @@ pub mod queues;
 pub mod quota;
 pub mod sigbus;
 pub(crate) mod stall_budget;
+mod stall_meter;
 pub mod thread_start;
+pub mod unread;
 pub mod users;
 pub(crate) mod waking;

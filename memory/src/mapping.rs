@@ -3,8 +3,9 @@
 //!
 //! A memfd that we make is sealed against shrinking; should an access of ours meet a missing page
 //! (SIGBUS) all the same, only that mapping is lost (`sigbus.rs`). No seal takes the write right
-//! from a mapping that there is. Those of rings are sealed against more seals. Memory for regions
-//! is sealed by its client once that has mapped it: see [`has_no_holes_to_come`].
+//! from a mapping that there is. Files that a client writes are sealed once it has mapped them: by
+//! the client, see [`has_no_holes_to_come`], and those of queues by us if it does not, see
+//! [`seal_later`].
 //!
 //! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with
 //! another (the kernel does that to neighbours that show one file's bytes in a row). So unmapping
@@ -31,7 +32,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{first_touch, quota::Room, sigbus::Watch};
+use super::{first_touch, quota::Room, sigbus::Watch, users::SharedFd};
 
 /// Bytes of a page, the unit in which files are mapped.
 const PAGE: usize = 4096;
@@ -43,8 +44,6 @@ const PIECE: usize = 16 << 20;
 /// Parties besides the daemon that may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Every holder of the fd.
-    Both,
     /// Every holder of the fd, until one of them takes that right from the others.
     BothUntilSealed,
     /// None: the fd can only be mapped for reading.
@@ -85,7 +84,6 @@ impl Mapping {
         let mapping = Self::watched(base, bytes, room)?;
         let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         seals |= match writers {
-            Writers::Both => SealFlag::F_SEAL_SEAL,
             Writers::BothUntilSealed => SealFlag::empty(),
             // Our own mapping is older than the seal and stays writable.
             Writers::DaemonOnly => SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_FUTURE_WRITE,
@@ -191,6 +189,16 @@ pub fn has_no_holes_to_come(file: impl AsFd) -> bool {
     // Nothing here waits, not even for a process that punches a hole at this moment.
     let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
     seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE) && seals.contains(SealFlag::F_SEAL_SHRINK)
+}
+
+/// Seals a file that a client has mapped, so that no process takes pages out of it any more or maps
+/// it for writing, and closes it. A thread of the user's does that: while a process punches a hole
+/// in a file, a thread that seals it waits.
+pub fn seal_later(file: SharedFd) {
+    file.close_after(|fd| {
+        // A kernel before 5.1 does not know the seal.
+        let _ = fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL));
+    });
 }
 
 /// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of

@@ -35,7 +35,7 @@ use nix::errno::Errno;
 use roced_transport::io::{AtomicOperation, MemoryFault};
 
 use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
-use super::{descriptor::Descriptor, poll_id::PollId};
+use super::{access_log, descriptor::Descriptor, poll_id::PollId};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
@@ -210,6 +210,7 @@ impl CopyThread {
     /// this waits until that worker is served; the wait counts once, for the worker that is there,
     /// and bounds the wait of both.
     fn requests(&self, poll: PollId) -> MutexGuard<'_, RequestQueue> {
+        access_log::pause();
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.now_is(poll);
         requests

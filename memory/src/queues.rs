@@ -88,7 +88,7 @@ pub fn new_srq(
     room: Room,
 ) -> Result<(SrqRing, OwnedFd), Errno> {
     let layout = SrqLayout::new(sizes);
-    let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::Both, room)?;
+    let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::BothUntilSealed, room)?;
     let recv = Consumer::new(ring_at(&Arc::new(mapping), 0, layout.recv));
     Ok((SrqRing { srqn, session, doorbell, sizes, recv }, fd))
 }
@@ -106,7 +106,7 @@ pub fn new_qp(
     room: Room,
 ) -> Result<(QpRings, OwnedFd), Errno> {
     let layout = QpLayout::new(sizes);
-    let (mapping, fd) = Mapping::create(c"roced-qp", layout.bytes, Writers::Both, room)?;
+    let (mapping, fd) = Mapping::create(c"roced-qp", layout.bytes, Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     let send = Consumer::new(ring_at(&mapping, 0, layout.send));
     let recv = Consumer::new(ring_at(&mapping, layout.recv_offset, layout.recv));
@@ -132,7 +132,7 @@ pub type CqRingPlace = Producer<MappedRing<Arc<Mapping>>>;
 /// # Errors
 /// The kernel's.
 pub fn new_ring_places(layout: CqLayout, room: Room) -> Result<(Vec<CqRingPlace>, OwnedFd), Errno> {
-    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     Ok((ring_places(&mapping, layout).collect(), fd))
 }
@@ -153,7 +153,7 @@ pub fn new_cq(
     channel: Option<&Arc<CqChannel>>,
     room: Room,
 ) -> Result<(Vec<CqRing>, OwnedFd), Errno> {
-    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     let events = Arc::new(CqEvents::new(cqn, ArmWord::new(&mapping)));
     if let Some(channel) = channel {
@@ -274,7 +274,7 @@ pub fn new_session(
     room: Room,
 ) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
     let user = room.user();
-    let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::Both, room)?;
+    let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     let mut halves = Vec::new();
     let mut wakes = Vec::new();

@@ -38,13 +38,16 @@ struct QuotaState {
     users: Option<UserAccounts>,
 }
 
-/// Why there is no room; the number is that limit, in mappings.
+/// Why there is no room; the number is that limit, in mappings, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaExceeded {
     /// The user has its share.
     OfUser(u32),
     /// All users together share the total.
     OfAll(u32),
+    /// Memory of the user has stalled workers for longer than it may; milliseconds until it has
+    /// not.
+    Stalled(u32),
 }
 
 #[derive(Debug)]
@@ -101,6 +104,9 @@ impl Quota {
     /// Room for so many mappings of user `uid`.
     pub fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
         self.unmap_leftovers();
+        if let Some(debt) = self.user(uid).filter(|_| mappings > 0).and_then(|user| user.stall_debt()) {
+            return Err(QuotaExceeded::Stalled(u32::try_from(debt.as_millis() + 1).unwrap_or(u32::MAX)));
+        }
         let mut counts = self.counts();
         let of_user = counts.users.get(&uid).copied().unwrap_or(0);
         if mappings > counts.most_of_a_user.saturating_sub(of_user) {

@@ -27,6 +27,8 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
+use super::stall_meter;
+
 /// Mappings that can be watched: no fewer than a process usually may have (`vm.max_map_count`).
 pub(super) const PLACES: usize = 1 << 16;
 
@@ -201,6 +203,7 @@ fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
         return false;
     }
     place.lost.store(true, Ordering::Release);
+    stall_meter::on_loss();
     if let Some(handler) = HANDLER.get() {
         // SAFETY: eight bytes that live through the call. It fails only when it counts more than it
         // can, and then it was readable long before.

@@ -5,6 +5,9 @@
 //! moved. All beyond is charged to the stall budget of the user, for any reason: a page that must
 //! be brought or made, a lock, or very many small pieces. The free part bounds a poll iteration,
 //! and the budget bounds all else.
+//!
+//! Mapped memory cannot be given up while a worker waits for it. Its stalls are charged afterward, and
+//! may leave a debt, which elapsed time pays as it fills the budget.
 
 use std::{
     sync::{
@@ -50,6 +53,8 @@ pub(crate) struct StallBudget {
 #[derive(Debug)]
 struct Account {
     left: Duration,
+    /// Spent beyond that.
+    debt: Duration,
     since: Instant,
     /// The last poll iteration of each worker that has waited, and its remaining free part.
     polls: Vec<(PollId, Duration)>,
@@ -57,7 +62,9 @@ struct Account {
 
 impl Account {
     fn at(&mut self, now: Instant) -> &mut Duration {
-        self.left = MOST.min(self.left + now.saturating_duration_since(self.since) / SHARE);
+        let returned = now.saturating_duration_since(self.since) / SHARE;
+        self.left = MOST.min(self.left + returned.saturating_sub(self.debt));
+        self.debt = self.debt.saturating_sub(returned);
         self.since = now;
         &mut self.left
     }
@@ -82,7 +89,7 @@ impl Account {
 impl StallBudget {
     pub(crate) fn new(now: Instant) -> Self {
         let polls = Vec::with_capacity(WORKERS_MAX as usize + 1);
-        let account = Mutex::new(Account { left: MOST, since: now, polls });
+        let account = Mutex::new(Account { left: MOST, debt: Duration::ZERO, since: now, polls });
         Self { account, given_up: AtomicU32::new(0), looks: AtomicU64::new(0) }
     }
 
@@ -132,6 +139,23 @@ impl StallBudget {
         let enough = *left >= beyond;
         *left = left.saturating_sub(beyond);
         enough
+    }
+
+    /// Uses up `time` that a worker has waited for mapped memory; returns the debt.
+    pub(crate) fn charge(&self, time: Duration, now: Instant) -> Duration {
+        let mut account = self.account();
+        let left = account.at(now);
+        let beyond = time.saturating_sub(*left);
+        *left = left.saturating_sub(time);
+        account.debt += beyond;
+        account.debt
+    }
+
+    /// How long until nothing is owed.
+    pub(crate) fn until_paid(&self, now: Instant) -> Duration {
+        let mut account = self.account();
+        account.at(now);
+        account.debt * SHARE
     }
 
     fn left_at(&self, now: Instant) -> Duration {
@@ -233,6 +257,18 @@ mod tests {
         assert_eq!(stall_budget.most(poll, 0), None);
         given_up.pop();
         assert!(stall_budget.most(poll, 0).is_some(), "one has come back");
+    }
+
+    #[test]
+    fn a_debt_is_paid_by_time() {
+        let begin = Instant::now();
+        let stall_budget = StallBudget::new(begin);
+        assert_eq!(stall_budget.charge(MOST, begin), Duration::ZERO);
+        assert_eq!(stall_budget.charge(50 * MS, begin), 50 * MS);
+        assert_eq!(stall_budget.until_paid(begin), Duration::from_secs(1));
+        let later = begin + Duration::from_millis(1200);
+        assert_eq!((stall_budget.until_paid(later), stall_budget.left_at(later)), (Duration::ZERO, 10 * MS));
+        assert_eq!(stall_budget.charge(11 * MS, later), MS);
     }
 
     #[test]

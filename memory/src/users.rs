@@ -3,13 +3,16 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::{chores::Chores, descriptor, stall_budget::StallBudget, waking::Waking};
+use super::{chores::Chores, descriptor, stall_budget::StallBudget, unread::UnreadDescriptors, waking::Waking};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -41,6 +44,10 @@ struct Accounts {
     chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
     /// By user. Unused ones without a penalty are forgotten.
     wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
+    /// In replies that were not received.
+    unread: UnreadDescriptors,
+    /// Some of these have no thread, and need one.
+    missing: Arc<AtomicBool>,
 }
 
 impl UserAccounts {
@@ -62,14 +69,29 @@ impl UserAccounts {
             return Arc::clone(known);
         }
         all.retain(|_, waking| Arc::strong_count(waking) > 1 || waking.is_distrusted());
-        Arc::clone(all.entry(uid).or_default())
+        Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
     }
 
-    /// Messages that had the kernel wake very many waiters, by the account of the user, for those
-    /// that have had some lately.
-    pub fn slow_wakes(&self, uid: u32) -> u64 {
+    /// The kernel has refused a thread that wakes the programs of a user: their messages wait until
+    /// [`Self::begin_missing_threads`] has begun it.
+    pub fn are_threads_missing(&self) -> bool {
+        self.0.missing.load(Ordering::Relaxed)
+    }
+
+    /// Tries again to begin such threads.
+    pub fn begin_missing_threads(&self) {
+        self.0.missing.store(false, Ordering::Relaxed);
         let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&uid).map_or(0, |waking| waking.slow())
+        for waking in all.values() {
+            waking.begin_missing();
+        }
+    }
+
+    /// Messages that had the kernel wake very many waiters, by user, of those that have had some
+    /// lately.
+    pub fn slow_wakes(&self) -> BTreeMap<u32, u64> {
+        let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(uid, waking)| (*uid, waking.slow())).filter(|(_, slow)| *slow > 0).collect()
     }
 
     fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
@@ -143,11 +165,46 @@ impl UserAccount {
             && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
     }
 
-    /// Has a thread of the user close a descriptor of ours.
-    fn close_later(&self, fd: OwnedFd) {
+    /// Counts so many descriptors as sent to programs of the user and not received. False if that
+    /// is more than its share.
+    pub(crate) fn charge_unread(&self, count: u32) -> bool {
+        self.users.0.unread.charge(descriptor::usual_limit() / 2, self.uid, count)
+    }
+
+    /// So many of them were received, or were not sent.
+    pub(crate) fn release_unread(&self, count: u32) {
+        self.users.0.unread.release(self.uid, count);
+    }
+
+    /// Descriptors that were sent to programs of the user, and that they have not received.
+    pub fn unread(&self) -> u32 {
+        self.users.0.unread.count(self.uid)
+    }
+
+    /// Ends a socket with `count` descriptors at its other end, which count until they are received
+    /// or that end is closed.
+    pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32) {
+        let user = self.clone();
+        self.later(move || {
+            // The other end is told, which may wake very many waiters.
+            let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
+            user.users.0.unread.keep(user.uid, fd, count);
+        });
+    }
+
+    /// Closes some sockets of ended sessions, of any user, with nothing left at the other end.
+    pub(crate) fn close_ended(&self) {
+        for (uid, fd) in self.users.0.unread.take_empty() {
+            self.users.user(uid).close_later(fd, |_| {});
+        }
+    }
+
+    /// Has a thread of the user do something with a descriptor of ours and close it.
+    fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
         *self.users.unclosed().entry(self.uid).or_default() += 1;
         let user = self.clone();
         self.later(move || {
+            before(&fd);
             drop(fd);
             let mut unclosed = user.users.unclosed();
             let count = unclosed.get_mut(&user.uid).expect("counted before");
@@ -158,13 +215,31 @@ impl UserAccount {
         });
     }
 
+    /// Mapped memory of this user had a worker wait for that long; returns how much longer its memory
+    /// has had workers wait than it may.
+    pub fn charge_stall(&self, time: Duration) -> Duration {
+        let now = Instant::now();
+        self.budget(now).charge(time, now)
+    }
+
+    /// How long nothing more is mapped for this user, because its memory has stalled workers.
+    pub fn stall_debt(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.get(&self.uid).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
+    }
+
+    fn budget(&self, now: Instant) -> Arc<StallBudget> {
+        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
+        Arc::clone(budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now))))
+    }
+
     /// The stall budget of this user, if half of it is left at least.
     pub(crate) fn stall_budget(&self) -> Option<Arc<StallBudget>> {
         let now = Instant::now();
-        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
-        let budget = budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
-        budget.has_half(now).then(|| Arc::clone(budget))
+        let budget = self.budget(now);
+        budget.has_half(now).then_some(budget)
     }
 }
 
@@ -202,6 +277,20 @@ impl SharedFd {
         Self { fd: Some(fd), user }
     }
 
+    /// The descriptor, to be closed otherwise.
+    pub(crate) const fn take(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
+    }
+
+    /// Has a thread of the user do something with it that its programs can make long, and close it.
+    pub(crate) fn close_after(mut self, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+        match (self.fd.take(), &self.user) {
+            (Some(fd), Some(user)) => user.close_later(fd, before),
+            (Some(fd), None) => before(&fd),
+            (None, _) => {}
+        }
+    }
+
     /// Closes a connected socket of a user that is stuck: here and now if it has brought no
     /// descriptors, so that it does not wait for threads that do not come back. How many it may
     /// bring, in sockets that it has connected, is limited by the kernel.
@@ -222,7 +311,7 @@ impl AsFd for SharedFd {
 impl Drop for SharedFd {
     fn drop(&mut self) {
         if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
-            user.close_later(fd);
+            user.close_later(fd, |_| {});
         }
     }
 }

@@ -87,6 +87,8 @@ pub(crate) struct Waking {
     doubts: AtomicU64,
     /// Slow messages so far, in any thread.
     slow: AtomicU64,
+    /// Of some user the thread could not be begun: one flag for all users.
+    missing: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -150,6 +152,11 @@ impl Stopwatch {
 }
 
 impl Waking {
+    /// Of a user for which `missing` is set when its thread cannot be begun.
+    pub(crate) fn new(missing: &Arc<AtomicBool>) -> Self {
+        Self { missing: Arc::clone(missing), ..Self::default() }
+    }
+
     /// Sends or takes a message here, if that can be expected to be quick. `act` returns its result,
     /// and whether there was a message.
     pub(crate) fn here<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> Option<T> {
@@ -256,7 +263,8 @@ impl Waking {
         self.bell.swap(AT_WORK, Ordering::AcqRel) == RUNG
     }
 
-    /// Begins the thread if there is none.
+    /// Begins the thread if there is none. Where the kernel refuses it, [`Self::begin_missing`] tries
+    /// again.
     fn begin(self: &Arc<Self>, mut state: MutexGuard<'_, WakingState>) {
         if state.has_thread {
             return;
@@ -269,9 +277,18 @@ impl Waking {
             waking.work();
         };
         if thread::Builder::new().name("roced-user".into()).spawn(work).is_err() {
-            // There is nothing else left to do it. The next one tries again.
+            // No other thread may do it. Sessions with messages that wait for too long end.
             self.state().has_thread = false;
-            self.do_jobs();
+            self.missing.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins the thread if one that could not be begun is needed still.
+    pub(crate) fn begin_missing(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.channels.retain(|channel| channel.strong_count() > 0);
+        if !state.jobs.is_empty() || !state.channels.is_empty() {
+            self.begin(state);
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     BenchReport, REFERENCE_MACHINE,
-    table::{COLUMNS, connection_lines, scale_lines},
+    table::{COLUMNS, connection_lines, fairness_rows, scale_lines},
 };
 
 const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the same \
@@ -59,6 +59,18 @@ impl BenchReport {
         if let Some(connections) = &self.connections {
             line(format_args!("\n## Connections by the connection manager\n\n| | |\n|---|---|"));
             connection_lines(connections).iter().for_each(|(name, value)| line(format_args!("| {name} | {value} |")));
+        }
+        if !self.fairness.is_empty() {
+            line(format_args!("\n## Fairness\n"));
+            line(format_args!(
+                "A transfer (SEND of 8 KiB, 64 under way) beside one program of another user ([fairness.md](fairness.md)).\n"
+            ));
+            line(format_args!(
+                "| beside | goodput, % of half of that alone; promised: 80 | p99 of a message, times of that beside an equal; promised: at most 3 |\n|---|---|---|"
+            ));
+            for [aggressor, share, p99] in fairness_rows(&self.fairness) {
+                line(format_args!("| {aggressor} | {share} | {p99} |"));
+            }
         }
         line(format_args!(
             "\n## Figures\n\n| contestant | {} |\n|---|{}",

@@ -14,6 +14,7 @@ use crate::{
     cli::{BenchArgs, as_given},
     connections::Connections,
     contest::Results,
+    fairness::Beside,
     machine::Machine,
     network::NetworkSide,
     ratios::{Figure, RATIOS, Ratio},
@@ -39,6 +40,7 @@ pub(crate) struct BenchReport {
     syscalls: BTreeMap<String, f64>,
     scale: Option<Scale>,
     connections: Option<Connections>,
+    fairness: Vec<Beside>,
     settings: Vec<(&'static str, String)>,
     shared: bool,
     /// As scripts/bench had them.
@@ -56,6 +58,8 @@ pub(crate) struct Found {
     pub(crate) scale: Option<Scale>,
     /// Connections by the connection manager.
     pub(crate) connections: Option<Connections>,
+    /// A transfer beside each kind of hostile program.
+    pub(crate) fairness: Vec<Beside>,
 }
 
 /// Raw AF_XDP beside its reference.
@@ -121,10 +125,10 @@ impl BenchReport {
             );
             settings.push(("from core to core", text));
         }
-        let Found { results, syscalls, scale, connections } = found;
+        let Found { results, syscalls, scale, connections, fairness } = found;
         let syscalls = syscalls.into_iter().collect();
         let options = as_given(std::env::args().skip(1));
-        Self { machine, results, syscalls, scale, connections, settings, shared: cli.shared, options }
+        Self { machine, results, syscalls, scale, connections, fairness, settings, shared: cli.shared, options }
     }
 
     fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {
@@ -176,6 +180,7 @@ impl BenchReport {
             "settings": settings,
             "scale": self.scale,
             "connections": self.connections,
+            "fairness": self.fairness,
             "syscalls_per_packet": self.syscalls,
             "samples": self.results,
         })

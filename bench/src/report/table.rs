@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{BenchReport, REFERENCE_MACHINE};
 use crate::{
     connections::Connections,
+    fairness::Beside,
     sample::{Sample, Spread},
     scale::Scale,
 };
@@ -53,6 +54,12 @@ impl BenchReport {
         if let Some(connections) = &self.connections {
             line(format_args!("\nConnections by the connection manager"));
             connection_lines(connections).iter().for_each(|(name, value)| line(format_args!("  {name:60} {value}")));
+        }
+        if !self.fairness.is_empty() {
+            line(format_args!("\nFairness: goodput, % of half of that alone; p99, times of that beside an equal"));
+            for [aggressor, share, p99] in fairness_rows(&self.fairness) {
+                line(format_args!("  {aggressor:42} {share:24} {p99}"));
+            }
         }
         line(format_args!("\nFigures: medians"));
         line(format_args!("  {:24} {}", "", COLUMNS.map(|name| format!("{name:>12}")).join(" ")));
@@ -113,6 +120,16 @@ pub(super) fn scale_lines(scale: &Scale) -> Vec<(String, String)> {
             ratio(scale.throughput_of_clients_vs_one),
         ),
     ]
+}
+
+/// Rows about fairness: aggressor, share, p99.
+pub(super) fn fairness_rows(fairness: &[Beside]) -> Vec<[String; 3]> {
+    let percent = |it: Spread| format!("{:.0} ({:.0} to {:.0})", it.median, it.min, it.max);
+    let times = |it: Spread| format!("{:.1} ({:.1} to {:.1})", it.median, it.min, it.max);
+    let row = |it: &Beside| {
+        [it.aggressor.clone(), percent(it.share_percent), it.p99_of_equal.map_or_else(|| "-".into(), times)]
+    };
+    fairness.iter().map(row).collect()
 }
 
 /// Lines about connections.

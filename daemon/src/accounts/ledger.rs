@@ -9,7 +9,7 @@
 //! The control thread alone changes it. A [`Charge`] lasts as long as the object that it is for.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -106,6 +106,8 @@ struct LedgerState {
     /// Of accounts with one.
     limits_by_rule: Vec<[u64; RESOURCES]>,
     rules: Vec<RuleLimits>,
+    /// Calls a second of accounts without a rule.
+    calls: u32,
     share_percent: u32,
     accounts: BTreeMap<AccountId, AccountUse>,
     pools: BTreeMap<SharedPool, PoolUse>,
@@ -117,11 +119,17 @@ struct AccountUse {
     rule: Option<RuleId>,
     taken: [u64; RESOURCES],
     refused: [u64; RESOURCES],
+    delayed_calls: u64,
 }
 
 impl AccountUse {
     fn is_empty(&self) -> bool {
         self.taken.iter().all(|taken| *taken == 0)
+    }
+
+    /// Nothing is to be remembered of it.
+    fn is_blank(&self) -> bool {
+        self.is_empty() && self.delayed_calls == 0 && self.refused.iter().all(|refused| *refused == 0)
     }
 }
 
@@ -160,6 +168,7 @@ impl Ledger {
             limits: by_resource(limits),
             limits_by_rule: rules.iter().map(|rule| by_resource(&rule.over(limits))).collect(),
             rules,
+            calls: limits.control_calls_per_second,
             share_percent: limits.share_percent,
             accounts: BTreeMap::new(),
             pools: pools.collect(),
@@ -171,6 +180,7 @@ impl Ledger {
     pub fn set_limits(&self, limits: &AccountLimits) {
         let mut state = self.state();
         (state.limits, state.share_percent) = (by_resource(limits), limits.share_percent);
+        state.calls = limits.control_calls_per_second;
         state.limits_by_rule = state.rules.iter().map(|rule| by_resource(&rule.over(limits))).collect();
     }
 
@@ -187,6 +197,19 @@ impl Ledger {
         rule.map_or(1, |rule| self.state().rules[rule.0].weight)
     }
 
+    /// Calls a second of `account`.
+    pub(crate) fn calls_per_second(&self, account: AccountId) -> u32 {
+        let state = self.state();
+        state.calls_of(state.accounts.get(&account).and_then(|usage| usage.rule))
+    }
+
+    /// A call of `account` is delayed.
+    pub(crate) fn note_delayed_call(&self, account: AccountId) {
+        let mut state = self.state();
+        state.accounts.entry(account).or_default().delayed_calls += 1;
+        state.forget_some();
+    }
+
     /// Counts `amount` more for `account`.
     ///
     /// # Errors
@@ -197,20 +220,29 @@ impl Ledger {
         Ok(charge)
     }
 
-    /// Every account with objects or refusals, by its number.
-    pub fn reports(&self) -> Vec<AccountReport> {
+    /// Every account with objects, refusals, delayed calls or slow wakes, by its number.
+    pub fn reports(&self, slow_wakes: &BTreeMap<u32, u64>) -> Vec<AccountReport> {
         let state = self.state();
+        let none = AccountUse::default();
         let named = |amounts: &[u64; RESOURCES]| {
             AccountResource::ALL
                 .iter()
                 .map(|resource| (resource.key().to_owned(), amounts[*resource as usize]))
                 .collect()
         };
-        let reports = state.accounts.iter().map(|(account, usage)| AccountReport {
-            uid: account.0,
-            taken: named(&usage.taken),
-            limits: named(state.limits_of(usage.rule)),
-            refused: named(&usage.refused),
+        let known = state.accounts.keys().map(|account| account.0);
+        let all: BTreeSet<u32> = known.chain(slow_wakes.keys().copied()).collect();
+        let reports = all.into_iter().map(|uid| {
+            let usage = state.accounts.get(&AccountId(uid)).unwrap_or(&none);
+            AccountReport {
+                uid,
+                taken: named(&usage.taken),
+                limits: named(state.limits_of(usage.rule)),
+                refused: named(&usage.refused),
+                control_calls_per_second: state.calls_of(usage.rule),
+                delayed_calls: usage.delayed_calls,
+                slow_wakes: slow_wakes.get(&uid).copied().unwrap_or(0),
+            }
         });
         reports.collect()
     }
@@ -223,6 +255,10 @@ impl Ledger {
 impl LedgerState {
     fn limits_of(&self, rule: Option<RuleId>) -> &[u64; RESOURCES] {
         rule.map_or(&self.limits, |rule| &self.limits_by_rule[rule.0])
+    }
+
+    fn calls_of(&self, rule: Option<RuleId>) -> u32 {
+        rule.and_then(|rule| self.rules[rule.0].control_calls_per_second).unwrap_or(self.calls)
     }
 
     fn take(&mut self, account: AccountId, pool: SharedPool, amount: u64) -> Result<(), LimitReached> {
@@ -257,7 +293,7 @@ impl LedgerState {
     fn give_back(&mut self, account: AccountId, pool: SharedPool, amount: u64) {
         let usage = self.accounts.get_mut(&account).expect("counted when it was taken");
         usage.taken[pool.resource() as usize] -= amount;
-        if usage.is_empty() && usage.refused.iter().all(|refused| *refused == 0) {
+        if usage.is_blank() {
             self.accounts.remove(&account);
         }
         if let Some(pool) = self.pools.get_mut(&pool) {
@@ -392,12 +428,12 @@ mod tests {
         let ledger = ledger(Some(2), 100, 100);
         let (mut charges, _) = take_all(&ledger, ONE);
         let memory = ledger.take(ONE, SharedPool::Daemon(AccountResource::MappedMemory), 4096).expect("little");
-        let report = &ledger.reports()[0];
+        let report = &ledger.reports(&BTreeMap::new())[0];
         assert_eq!((report.uid, report.taken["qps"], report.taken["memory_mib"]), (1000, 2, 4096));
         assert_eq!((report.refused["qps"], report.limits["qps"]), (1, 2));
         charges.clear();
         drop(memory);
-        let report = &ledger.reports()[0];
+        let report = &ledger.reports(&BTreeMap::new())[0];
         assert_eq!((report.taken["qps"], report.taken["memory_mib"], report.refused["qps"]), (0, 0, 1));
         let state = ledger.state();
         assert!(state.pools[&POOL].all == 0 && state.pools[&POOL].accounts.is_empty());
@@ -410,7 +446,7 @@ mod tests {
         let ledger = Ledger::new(&limits, vec![rule(Some(9)), rule(None)], [(POOL, 100)]);
         ledger.set_rule(ONE, Some(RuleId(0)));
         let (charges, reached) = take_all(&ledger, ONE);
-        assert_eq!((charges.len(), reached.limit, ledger.reports()[0].limits["qps"]), (9, 9, 9));
+        assert_eq!((charges.len(), reached.limit, ledger.reports(&BTreeMap::new())[0].limits["qps"]), (9, 9, 9));
         // Its rule has no limit of its own.
         ledger.set_rule(ONE, Some(RuleId(1)));
         drop(charges);
@@ -427,7 +463,7 @@ mod tests {
         for account in 0..2 * REMEMBERED as u32 {
             assert!(ledger.take(AccountId(account), POOL, 1).is_err());
         }
-        assert_eq!(ledger.reports().len(), REMEMBERED);
+        assert_eq!(ledger.reports(&BTreeMap::new()).len(), REMEMBERED);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use roced_memory::{
     descriptor::Descriptor,
     queues::SleepBoard,
     quota::{Quota, Room},
-    users::UserAccounts,
+    users::{SharedFd, UserAccounts},
 };
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
@@ -38,6 +38,7 @@ use super::{
     path::Follower,
     refused::Refused,
     session::{Session, SessionObjects, SessionStage},
+    unsealed::{QueueFile, kept},
 };
 use crate::{
     accounts::ledger::{Charge, Ledger, SharedPool, half_of_the_memory},
@@ -333,6 +334,18 @@ impl CallHandler<'_, '_> {
     /// Room for so many mappings more.
     fn room(&self, mappings: u32) -> Result<Room, Refused> {
         Ok(self.registry.quota.take(self.objects.peer.account.0, mappings)?)
+    }
+
+    /// A descriptor of the file of a new queue, to seal it when the queue is used.
+    fn keep_file(&mut self, fd: &OwnedFd) -> Result<SharedFd, Refused> {
+        self.objects.unsealed.make_room(self.registry.limits.client.unsealed_memory)?;
+        kept(fd, &self.registry.quota, self.objects.peer.account.0)
+    }
+
+    /// These queues are used from now on: no process takes pages out of their files any more.
+    fn seal(&mut self, queues: impl IntoIterator<Item = QueueFile>) -> Result<(), Refused> {
+        let choice = self.registry.limits.client.unsealed_memory;
+        queues.into_iter().try_for_each(|queue| self.objects.unsealed.seal(queue, choice))
     }
 
     /// One object more of the client's account, in the pool of its device if all accounts share

@@ -18,13 +18,16 @@ mod admission;
 mod cm;
 mod control;
 mod ending;
+mod held;
 mod nvidia;
 mod path;
 mod path_changes;
 mod refused;
 mod serving;
 mod session;
+mod stalls;
 mod turns;
+mod unsealed;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -38,7 +41,7 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use roced_abi::control::{Call as _, DestroyQp, EVENT, Event, Message};
+use roced_abi::control::{EVENT, Event, Message};
 use roced_memory::{
     client_memory::MemoryKind,
     client_socket::{SentMessage, ThreadReports},
@@ -58,19 +61,18 @@ pub use self::control::DeviceSetup;
 use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
+    held::{HeldSessions, is_held},
     path_changes::PathChanges,
-    serving::{RepliesWait, THREAD_MAX, awaits_unmapping, listen, no_thread, replies_wait, send_batch, serve_message},
+    serving::{ServiceStep, listen},
     session::{Session, SessionStage, WaitingCall},
+    stalls::{DEBT_MAX, RecentlyEnded},
     turns::Turns,
 };
 use crate::{
-    client_socket::{
-        connection::{ClientProcess, ReceivedCall},
-        listener::ClientListener,
-    },
+    accounts::call_rate::{CallClock, CallRates},
+    client_socket::{connection::ClientProcess, listener::ClientListener},
     config::{LimitsConfig, RuleLimits},
     environment::Environment,
-    last_work::LastWork,
     log_limiter::UserLogLimiter,
     net::NetworkChange,
     worker::{
@@ -83,20 +85,8 @@ use crate::{
 /// Messages of one session before the next has its turn.
 const MESSAGES_A_TURN: usize = 16;
 
-/// Frames of the work that a queue pair has posted before a call destroys it: its rings and its
-/// send queue may be full of datagrams. UC messages may have more: they are cut.
-const FRAMES: u32 = 8192;
-
-/// How long a call waits before its user's mappings are counted again.
-const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
-
-/// How long a request with descriptors stays in its socket while too many of its user's are being
-/// closed.
-const CLOSING_PAUSE: Duration = Duration::from_millis(20);
-
-/// How often a session is looked at of which a thread of its user's sends or receives a message; it
-/// reports when it has.
-const THREAD_LOOK: Duration = Duration::from_secs(1);
+/// How long after a failure a thread of a user is begun again.
+const THREAD_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long calls that wait are looked at in one go.
 const WAITING_AT_ONCE: Duration = Duration::from_millis(2);
@@ -134,11 +124,17 @@ pub struct Clients {
     /// listed.
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
+    recently_ended: RecentlyEnded,
     registry: Registry,
     faults: UserLogLimiter,
     failures: UserLogLimiter,
     comings: UserLogLimiter,
     turns: Turns,
+    call_rates: CallRates,
+    /// Sessions of accounts that call faster than they may.
+    held: HeldSessions,
+    /// When threads of users that could not be begun are tried again.
+    threads_due: Instant,
     reports: ThreadReports,
     /// Room for events of the epoll set.
     events: Vec<EpollEvent>,
@@ -184,11 +180,15 @@ impl Clients {
             waiting: VecDeque::new(),
             handshakes: VecDeque::new(),
             last_session: 0,
+            recently_ended: RecentlyEnded::default(),
             registry,
             faults: UserLogLimiter::default(),
             failures: UserLogLimiter::default(),
             comings: UserLogLimiter::default(),
             turns: Turns::default(),
+            call_rates: CallRates::default(),
+            held: HeldSessions::default(),
+            threads_due: Instant::now(),
             reports,
             events: vec![EpollEvent::empty(); EVENTS],
         })
@@ -262,14 +262,21 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let waiting = self.waiting.iter().map(|(_, due)| *due);
+        let threads = self.listener.users().are_threads_missing().then_some(self.threads_due);
         let changing = (!self.path_changes.is_empty()).then(Instant::now);
-        let own = [ending, changing, self.ending.due(), self.handshake_due(), self.cm_deadline()];
+        let own =
+            [ending, changing, threads, self.ending.due(), self.handshake_due(), self.held.due(), self.cm_deadline()];
         own.into_iter().flatten().chain(waiting).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
+        self.release_held(now);
+        if self.threads_due <= now && self.listener.users().are_threads_missing() {
+            self.listener.users().begin_missing_threads();
+            self.threads_due = now + THREAD_PAUSE;
+        }
         // One batch of each that is due, for some time, so that they do not delay others.
         let until = Instant::now() + WAITING_AT_ONCE;
         while let Some(at) = self.waiting.iter().position(|(_, due)| *due <= now) {
@@ -296,6 +303,7 @@ impl Clients {
                 };
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
+            WorkerEvent::Stalled { sessions, time } => self.on_stalled(sessions, time),
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
             WorkerEvent::Object { session, handle, kind } => {
                 // The object may have been destroyed while the event was on its way.
@@ -339,11 +347,36 @@ impl Clients {
                 warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
             });
         }
+        self.end_all(&sessions, "memory that it registered had a worker wait for a second or more");
+    }
+
+    /// Memory of these sessions, or of one of them, stalled a worker. Their account is charged; one
+    /// that owes time loses these sessions, and all of them when it owes much. Of two accounts
+    /// neither is charged, for the cause is unknown.
+    pub fn on_stalled(&mut self, sessions: [SessionId; 2], time: Duration) {
+        let accounts = sessions.map(|session| match self.sessions.get(&session.0) {
+            Some(session) => Some(session.connection.peer().account),
+            None => self.recently_ended.account_of(session),
+        });
+        let (Some(account), true) = (accounts[0], accounts[0] == accounts[1]) else {
+            let account = accounts.into_iter().flatten().next().unwrap_or(AccountId(0));
+            return self.note_fault(account, |held_back| {
+                warn!(?accounts, ?time, held_back, "memory of one of two users stalled a worker")
+            });
+        };
+        let debt = self.listener.users().user(account.0).charge_stall(time);
+        if debt > DEBT_MAX {
+            let of_account = self.sessions.values().filter(|session| session.connection.peer().account == account);
+            let all: Vec<_> = of_account.map(|session| session.id).collect();
+            self.end_all(&all, "memory of its user has had workers wait for a second longer than its stall budget");
+        } else if !debt.is_zero() {
+            self.end_all(&sessions, "memory that it registered has had workers wait for longer than its stall budget");
+        }
+    }
+
+    fn end_all(&mut self, sessions: &[SessionId], why: &str) {
         for session in sessions {
-            self.end(
-                session.0,
-                &SessionEnd::Fault("memory that it registered had a worker wait for a second or more".into()),
-            );
+            self.end(session.0, &SessionEnd::Fault(why.into()));
         }
     }
 
@@ -389,7 +422,7 @@ impl Clients {
 
     /// Every account, for operators.
     pub fn account_reports(&self) -> Vec<AccountReport> {
-        self.registry.ledger.reports()
+        self.registry.ledger.reports(&self.listener.users().slow_wakes())
     }
 
     /// Sessions that there are, those included of which something is left.
@@ -441,83 +474,36 @@ impl Clients {
 
     /// Serves calls of a session: one, and others until `until`.
     fn serve(&mut self, number: u32, until: Instant, environment: &mut Environment<'_>) {
+        let mut clock = CallClock::start();
         for at in 0..MESSAGES_A_TURN {
-            if at > 0 && Instant::now() >= until {
+            if at > 0 && clock.now() >= until {
                 return;
             }
-            let Some(session) = self.sessions.get_mut(&number) else { return };
-            if session.connection.user().is_stuck() {
-                return self.end(number, &SessionEnd::Fault("descriptors of its user do not close".into()));
-            }
-            let was_open = matches!(session.stage, SessionStage::Open(_));
-            let is_cm = matches!(session.stage, SessionStage::Cm);
-            let waiting = session.waiting.take();
-            if waiting.is_some() {
-                listen(&self.epoll, session, true);
-            }
-            match replies_wait(session) {
-                RepliesWait::No => {}
-                RepliesWait::Yes => {
-                    return self.wait(number, Instant::now() + THREAD_LOOK, waiting.unwrap_or(WaitingCall::Unreceived));
-                }
-                RepliesWait::End(end) => return self.end(number, &end),
-            }
-            let (received, mut last_work) = match waiting {
-                Some(WaitingCall::Received { message, descriptor, last_work }) => {
-                    (ReceivedCall::Message(message, descriptor), last_work)
-                }
-                Some(WaitingCall::Unreceived) | None => (session.connection.receive(), LastWork::new(FRAMES)),
-            };
-            let has_batch =
-                matches!(&received, ReceivedCall::Message(message, _) if message.header.op == DestroyQp::OP);
-            let end = match received {
-                ReceivedCall::Message(message, descriptor)
-                    if has_batch && send_batch(&mut self.registry, session, &message, &mut last_work, environment) =>
-                {
-                    let due = last_work.due();
-                    return self.wait(number, due, WaitingCall::Received { message, descriptor, last_work });
-                }
-                ReceivedCall::Message(message, descriptor)
-                    if awaits_unmapping(&self.registry, session, message.header.op) =>
-                {
-                    let call = WaitingCall::Received { message, descriptor, last_work };
-                    return self.wait(number, Instant::now() + UNMAPPING_PAUSE, call);
-                }
-                ReceivedCall::Postponed => {
-                    return self.wait(number, Instant::now() + CLOSING_PAUSE, WaitingCall::Unreceived);
-                }
-                ReceivedCall::UnderWay(since) if since.elapsed() < THREAD_MAX => {
-                    return self.wait(number, Instant::now() + THREAD_LOOK, WaitingCall::Unreceived);
-                }
-                ReceivedCall::UnderWay(_) => Some(no_thread()),
-                ReceivedCall::Message(message, descriptor) => {
-                    serve_message(&mut self.registry, session, &message, descriptor, environment)
-                }
-                ReceivedCall::Nothing => return,
-                ReceivedCall::Closed => Some(SessionEnd::Closed),
-                ReceivedCall::Broken(what) => Some(SessionEnd::Fault(what.into())),
-            };
-            if is_cm {
-                self.registry.cm.flush(environment);
-                self.watch_cm_channels();
-            }
-            let Some(session) = self.sessions.get_mut(&number) else { return };
-            if let SessionStage::Open(objects) = &session.stage
-                && !was_open
-            {
-                let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
-                self.note_coming(peer.account, |held_back| {
-                    info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
-                });
-            }
-            if let Some(end) = end {
-                return self.end(number, &end);
-            }
-            // One batch of posted work a turn.
-            if has_batch {
+            let Some(session) = self.sessions.get(&number) else { return };
+            let (account, waits) = (session.connection.peer().account, session.waiting.is_some());
+            // A call that waits was let through before.
+            if !waits && self.is_held_back(number, account, clock.now()) {
                 return;
+            }
+            let step = self.serve_one(number, environment);
+            self.call_rates.charge(account, clock.lap(), step.is_call());
+            match step {
+                ServiceStep::GoOn => {}
+                ServiceStep::Nothing | ServiceStep::Last => return,
+                ServiceStep::Wait(due, call) => return self.wait(number, due, call),
+                ServiceStep::End(why) => return self.end(number, &why),
             }
         }
+    }
+
+    /// Writes a log line if that session has just opened a device.
+    pub(super) fn note_opened(&mut self, number: u32) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        let SessionStage::Open(objects) = &session.stage else { return };
+        let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
+        self.note_coming(peer.account, |held_back| {
+            info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
+        });
     }
 
     /// Threads of users have sent or received messages: calls that waited for it are served.
@@ -549,6 +535,10 @@ impl Clients {
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
+        if is_held(&session) {
+            self.held.forget(peer.account, number);
+        }
+        self.recently_ended.add(id, peer.account);
         // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),

@@ -78,6 +78,7 @@ impl From<QuotaExceeded> for Refused {
         match exceeded {
             QuotaExceeded::OfUser(most) => Self::limit_of(limit::MAPPINGS_OF_ACCOUNT, most),
             QuotaExceeded::OfAll(most) => Self::limit_of(limit::MAPPINGS, most),
+            QuotaExceeded::Stalled(millis) => Self::limit_of(limit::STALLS, millis),
         }
     }
 }

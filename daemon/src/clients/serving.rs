@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use roced_abi::control::{
-    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, MapAndRegMr, MapMemory, Message, OpenDevice, ResizeCq,
-    call_name,
+    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, DestroyQp, MapAndRegMr, MapMemory, Message, OpenDevice,
+    ResizeCq, call_name,
 };
 use roced_memory::{
     client_socket::{SendingState, SentMessage},
@@ -14,14 +14,123 @@ use roced_memory::{
 use tracing::debug;
 
 use super::{
-    SessionEnd,
+    Clients, SessionEnd,
     control::{self, CallHandler, Registry},
-    session::{Session, SessionStage},
+    session::{Session, SessionStage, WaitingCall},
 };
 use crate::{
+    client_socket::connection::ReceivedCall,
     environment::Environment,
     last_work::{LastWork, PATIENCE, SentBatch},
 };
+
+/// Frames of the work that a queue pair has posted before a call destroys it: its rings and its
+/// send queue may be full of datagrams. UC messages may have more: they are cut.
+const FRAMES: u32 = 8192;
+
+/// How long a call waits before its user's mappings are counted again.
+const UNMAPPING_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a request with descriptors stays in its socket while too many of its user's are being
+/// closed.
+const CLOSING_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a session is looked at of which a thread of its user's sends or receives a message; it
+/// reports when it has.
+const THREAD_LOOK: Duration = Duration::from_secs(1);
+
+/// How a step of the service of a session ended.
+pub(super) enum ServiceStep {
+    /// A call was carried out, and others of the session may follow.
+    GoOn,
+    /// A call was carried out, the last one of this turn.
+    Last,
+    /// There was no call.
+    Nothing,
+    /// A call waits; until then no other of the session is read.
+    Wait(Instant, WaitingCall),
+    /// The session is over.
+    End(SessionEnd),
+}
+
+impl ServiceStep {
+    /// A whole call was carried out, or tried.
+    pub(super) const fn is_call(&self) -> bool {
+        matches!(self, Self::GoOn | Self::Last | Self::End(_))
+    }
+}
+
+impl Clients {
+    /// Serves one call of a session, or a part of one.
+    pub(super) fn serve_one(&mut self, number: u32, environment: &mut Environment<'_>) -> ServiceStep {
+        let Some(session) = self.sessions.get_mut(&number) else { return ServiceStep::Nothing };
+        if session.connection.user().is_stuck() {
+            return ServiceStep::End(SessionEnd::Fault("descriptors of its user do not close".into()));
+        }
+        let was_open = matches!(session.stage, SessionStage::Open(_));
+        let is_cm = matches!(session.stage, SessionStage::Cm);
+        let waiting = session.waiting.take();
+        if waiting.is_some() {
+            listen(&self.epoll, session, true);
+        }
+        match replies_wait(session) {
+            RepliesWait::No => {}
+            RepliesWait::Yes => {
+                return ServiceStep::Wait(Instant::now() + THREAD_LOOK, waiting.unwrap_or(WaitingCall::Unreceived));
+            }
+            RepliesWait::End(end) => return ServiceStep::End(end),
+        }
+        let (received, mut last_work) = match waiting {
+            Some(WaitingCall::Received { message, descriptor, last_work }) => {
+                (ReceivedCall::Message(message, descriptor), last_work)
+            }
+            Some(WaitingCall::Unreceived | WaitingCall::HeldBack) | None => {
+                (session.connection.receive(), LastWork::new(FRAMES))
+            }
+        };
+        let has_batch = matches!(&received, ReceivedCall::Message(message, _) if message.header.op == DestroyQp::OP);
+        let end = match received {
+            ReceivedCall::Message(message, descriptor)
+                if has_batch && send_batch(&mut self.registry, session, &message, &mut last_work, environment) =>
+            {
+                let due = last_work.due();
+                return ServiceStep::Wait(due, WaitingCall::Received { message, descriptor, last_work });
+            }
+            ReceivedCall::Message(message, descriptor)
+                if awaits_unmapping(&self.registry, session, message.header.op) =>
+            {
+                let call = WaitingCall::Received { message, descriptor, last_work };
+                return ServiceStep::Wait(Instant::now() + UNMAPPING_PAUSE, call);
+            }
+            ReceivedCall::Postponed => {
+                return ServiceStep::Wait(Instant::now() + CLOSING_PAUSE, WaitingCall::Unreceived);
+            }
+            ReceivedCall::UnderWay(since) if since.elapsed() < THREAD_MAX => {
+                return ServiceStep::Wait(Instant::now() + THREAD_LOOK, WaitingCall::Unreceived);
+            }
+            ReceivedCall::UnderWay(_) => Some(no_thread()),
+            ReceivedCall::Message(message, descriptor) => {
+                serve_message(&mut self.registry, session, &message, descriptor, environment)
+            }
+            ReceivedCall::Nothing => return ServiceStep::Nothing,
+            ReceivedCall::Closed => Some(SessionEnd::Closed),
+            ReceivedCall::Broken(what) => Some(SessionEnd::Fault(what.into())),
+        };
+        if is_cm {
+            self.registry.cm.flush(environment);
+            self.watch_cm_channels();
+        }
+        if !was_open {
+            self.note_opened(number);
+        }
+        match end {
+            Some(end) => ServiceStep::End(end),
+            // One batch of posted work a turn.
+            None if has_batch => ServiceStep::Last,
+            None => ServiceStep::GoOn,
+        }
+    }
+}
 
 /// Has the epoll set tell of further messages of a session, or only of its end: no other is served
 /// before a call that waits.
@@ -101,7 +210,7 @@ pub(super) fn serve_message(
 }
 
 fn does_not_read() -> SessionEnd {
-    SessionEnd::Fault("it does not read its replies".into())
+    SessionEnd::Fault("it does not read its replies, or other programs of its user leave very many unread".into())
 }
 
 /// Replies of a session, some of which may wait.

@@ -21,6 +21,7 @@ use roced_types::{AccountId, Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId,
 use super::{
     path::{LifePort, Way},
     refused::Refused,
+    unsealed::UnsealedQueues,
 };
 use crate::{
     accounts::ledger::{Charge, Ledger, LimitReached, SharedPool},
@@ -54,6 +55,8 @@ pub(crate) struct Session {
 /// A call that waits.
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
+    /// In the socket: until its account may call again.
+    HeldBack,
     /// In the socket: until descriptors of its user are closed, or a thread of the user has taken it
     /// or sent the last reply.
     Unreceived,
@@ -98,6 +101,8 @@ pub(crate) struct SessionObjects {
     pub(crate) attachments: BTreeMap<(u32, [u8; 16]), (GidTableEntry, Charge)>,
     /// One for each worker of the device.
     pub(crate) doorbells: Vec<DoorbellBoard>,
+    /// Files of its queues.
+    pub(crate) unsealed: UnsealedQueues,
     /// All memory that we map for it, bytes.
     memory: Charge,
     pub(crate) qp_charges: ObjectCharges,
@@ -301,6 +306,7 @@ impl SessionObjects {
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
+            unsealed: UnsealedQueues::default(),
             memory: ledger.take(account, SharedPool::Daemon(AccountResource::MappedMemory), 0)?,
             qp_charges: of(AccountResource::Qps)?,
             srq_charges: of(AccountResource::Srqs)?,

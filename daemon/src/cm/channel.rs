@@ -15,7 +15,7 @@ use nix::{
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
 use roced_memory::{
-    channel::{event_sockets, unread_cost},
+    channel::event_sockets,
     client_socket::{ClientSocket, SendingState, SentMessage, ThreadReports},
     users::UserAccount,
 };

@@ -65,6 +65,8 @@ pub struct RuleLimits {
     pub memory_mib: Option<u64>,
     /// Memory that the daemon itself needs for objects, MiB.
     pub daemon_memory_mib: Option<u64>,
+    /// Control calls a second.
+    pub control_calls_per_second: Option<u32>,
 }
 
 impl RuleLimits {
@@ -82,6 +84,7 @@ impl RuleLimits {
             attachments: self.attachments.or(others.attachments),
             memory_mib: self.memory_mib.or(others.memory_mib),
             daemon_memory_mib: self.daemon_memory_mib.unwrap_or(others.daemon_memory_mib),
+            control_calls_per_second: self.control_calls_per_second.unwrap_or(others.control_calls_per_second),
         }
     }
 }
@@ -168,5 +171,6 @@ fn limits(section: &ConfigSection<'_, '_>) -> RuleLimits {
         attachments: number("attachments", "attachments", roced_steering::GROUPS_MAX),
         memory_mib: memory("memory_mib"),
         daemon_memory_mib: memory("daemon_memory_mib"),
+        control_calls_per_second: number("control_calls_per_second", "calls a second", 1_000_000),
     }
 }

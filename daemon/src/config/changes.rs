@@ -72,6 +72,7 @@ impl Config {
             attachments => Apply,
             memory_mib => Apply,
             daemon_memory_mib => Apply,
+            control_calls_per_second => Apply,
         });
         compare!(changes, "limits.client", client, &new.limits.client, ClientLimits {
             qps => Apply,

@@ -154,6 +154,12 @@ fn account_limits(section: &ConfigSection<'_, '_>, default: &AccountLimits) -> A
             1..=16_777_216,
         ),
         daemon_memory_mib: section.number("daemon_memory_mib", "MiB", default.daemon_memory_mib, 1..=16_777_216),
+        control_calls_per_second: section.number(
+            "control_calls_per_second",
+            "calls a second",
+            default.control_calls_per_second,
+            1..=1_000_000,
+        ),
     }
 }
 

@@ -173,6 +173,8 @@ const WORKER: &[AllowedCall] = calls![
     SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
     // Its own core; that of a thread that copies.
     SYS_sched_setaffinity,
+    // Whether it waited for memory of a client.
+    SYS_getrusage,
 ];
 
 /// A thread that accesses proxied memory.
@@ -185,7 +187,15 @@ const COPY: &[AllowedCall] = calls![
 ];
 
 /// A thread of a user: calls of its clients. One with descriptors raises the limit for a moment.
-const USER: &[AllowedCall] = calls![SYS_recvmsg, SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]]];
+/// It seals files of queues.
+const USER: &[AllowedCall] = calls![
+    SYS_recvmsg,
+    SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
+    // Sockets whose other end has not received all.
+    SYS_shutdown,
+    SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
+    SYS_fcntl: [&[is(1, libc::F_ADD_SEALS)]],
+];
 
 /// Questions to the kernel about its network, and the sockets for them; messages to the service
 /// manager.

@@ -7,6 +7,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
+    time::Duration,
 };
 
 use crossbeam::queue::ArrayQueue;
@@ -52,6 +53,13 @@ pub enum WorkerEvent {
         handle: u32,
         /// An `abi::control::event`.
         kind: u32,
+    },
+    /// The worker waited for pages of mapped memory.
+    Stalled {
+        /// Of that which was read and of that which was written, or one twice.
+        sessions: [SessionId; 2],
+        /// For so long, in all of a poll iteration.
+        time: Duration,
     },
 }
 

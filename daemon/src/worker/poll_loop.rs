@@ -271,6 +271,7 @@ impl<N: Nic> Worker<N> {
     pub fn poll(&mut self, now: Nanos) -> bool {
         self.counters.polls += 1;
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
+        access_log::on_poll(now);
         let waited = self.delayed_kick.on_poll(now);
         let commands = self.waiting_commands();
         let mut done = self.set_nic_queues();
@@ -548,7 +549,7 @@ impl<N: Nic> Worker<N> {
             self.fault = None;
             told += 1;
         }
-        told += self.tell_key_changes();
+        told += self.tell_key_changes() + self.tell_stalls();
         for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(event) = worker_endpoint.endpoint.poll_event() else { break };
@@ -578,6 +579,12 @@ impl<N: Nic> Worker<N> {
         }
         self.events.announce();
         told
+    }
+
+    fn tell_stalls(&mut self) -> usize {
+        // Without room they are found again if they go on.
+        let pushed = |(sessions, time)| self.events.push(WorkerEvent::Stalled { sessions, time });
+        std::iter::from_fn(access_log::take_stall).map(pushed).count()
     }
 
     /// A queue pair waits for each of them: none is lost.
@@ -620,6 +627,7 @@ impl<N: Nic> Worker<N> {
         // The clock is read again: the poll iteration may have been long, and a timer must not be
         // slept over.
         let now = monotonic_now();
+        access_log::on_rest(now);
         let mut at_most = (deadline - now).min(limit);
         if at_most == Nanos(0) {
             return;
@@ -641,6 +649,11 @@ impl<N: Nic> Worker<N> {
                 || self.handoff.has_arrivals()
                 || self.qp_table.any_doorbell()
                 || self.qp_table.any_ready()
+        };
+        let has_work = || {
+            let has_work = has_work();
+            access_log::pause();
+            has_work
         };
         let sockets = self.worker_endpoints.iter().flat_map(|worker_endpoint| &worker_endpoint.queues).map(Nic::socket);
         self.sleeper.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");

@@ -129,6 +129,8 @@ pub(crate) struct Told {
     pub(crate) stuck: bool,
     /// How long they take to answer, beside the time that they need.
     pub(crate) delay: Duration,
+    /// Commands that they were given.
+    pub(crate) commands_given: u64,
     /// Followed destinations, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
     /// Multicast groups that were joined, each as often as it was.
@@ -166,6 +168,7 @@ impl Told {
             hide_local: false,
             stuck: false,
             delay: Duration::ZERO,
+            commands_given: 0,
             followed: BTreeMap::new(),
             joined: Vec::new(),
             joins_nothing: false,
@@ -250,7 +253,8 @@ struct MaybeStuck {
 impl WorkerAccess for MaybeStuck {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         let (stuck, delay) = {
-            let told = self.told.lock().expect("no test panics here");
+            let mut told = self.told.lock().expect("no test panics here");
+            told.commands_given += 1;
             (told.stuck, told.delay)
         };
         if !delay.is_zero() {

@@ -91,7 +91,7 @@ pub struct SandboxedThreadReport {
 /// Accounts of users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountsReport {
-    /// Those that have something or were refused something, by their uids.
+    /// Those that have something, or were refused something or delayed, by their uids.
     pub accounts: Vec<AccountReport>,
 }
 
@@ -107,6 +107,14 @@ pub struct AccountReport {
     pub limits: BTreeMap<String, u64>,
     /// Calls refused since it has had something.
     pub refused: BTreeMap<String, u64>,
+    /// Control calls a second that it may make.
+    pub control_calls_per_second: u32,
+    /// Times that a call waited because it made more, since it has had something.
+    pub delayed_calls: u64,
+    /// Messages to its programs, and from them, that had the kernel walk very many waiters at their
+    /// sockets: a thread of the user's handles its messages for a while after each. Since the first
+    /// of its programs connected that are there.
+    pub slow_wakes: u64,
 }
 
 /// A client's connection.

@@ -41,6 +41,10 @@ pub(crate) enum Role {
     HugeMessages,
     /// Have the peer read.
     PeerReads,
+    /// Have the peer write from many queue pairs.
+    PeerWrites,
+    /// Have the peer write to memory that the kernel copies.
+    ProxiedMemory,
     /// Have the peer use atomic operations.
     Atomics,
     /// Send, and reap no completion.
@@ -59,6 +63,8 @@ pub(crate) enum Role {
     TakeQueuePairs,
     /// Take all places for sessions.
     TakeSessions,
+    /// Leave replies with descriptors unread.
+    UnreadReplies,
     /// Leave the last close of a large file to the daemon.
     LargeFile,
     /// Have calls wait in many sessions.
@@ -90,6 +96,7 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::LingerChannel => descriptors::linger_channel(arguments),
         Role::WaitQueueSession => descriptors::wait_queue_session(arguments),
         Role::WaitQueueChannel => descriptors::wait_queue_channel(arguments),
+        Role::UnreadReplies => descriptors::unread_replies(arguments),
         Role::LargeFile => descriptors::large_file(arguments),
         Role::LargeQueuePairs => objects::large_queue_pairs(arguments),
         Role::TakeQueuePairs => objects::take_queue_pairs(arguments),
@@ -104,6 +111,8 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::SmallMessages => traffic::small_messages(arguments),
         Role::HugeMessages => traffic::huge_messages(arguments),
         Role::PeerReads => traffic::peer_reads(arguments),
+        Role::PeerWrites => traffic::peer_writes(arguments),
+        Role::ProxiedMemory => traffic::proxied_memory(arguments),
         Role::Atomics => traffic::atomics(arguments),
         Role::NeverReaps => traffic::never_reaps(arguments),
         Role::PostsErrors => traffic::posts_errors(arguments),

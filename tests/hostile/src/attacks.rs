@@ -69,6 +69,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         about: "the last close of a large file in memory",
         run: control_thread::large_file_close,
     },
+    Attack {
+        name: "unread-replies",
+        about: "replies with descriptors that are left in sockets",
+        run: control_thread::unread_replies,
+    },
     Attack { name: "pipelined-calls", about: "64 sessions with 16 calls each", run: control_thread::pipelined_calls },
     Attack {
         name: "neighbor-change",

@@ -19,6 +19,7 @@ use super::{
     super::{
         refused::Refused,
         session::{ChannelObject, CqObject, check_limit, find},
+        unsealed::QueueFile,
     },
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
@@ -97,10 +98,12 @@ impl CallHandler<'_, '_> {
         channel: Option<&Arc<CqChannel>>,
     ) -> Result<OwnedFd, Refused> {
         let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
+        let kept = self.keep_file(&fd)?;
         let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
         let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a CQ ring for each worker"));
         self.give_to_all(limit, add, || Command::DropCqRing(cqn))?;
+        self.objects.unsealed.add(QueueFile::Cq(handle_of(cqn)), kept);
         Ok(fd)
     }
 
@@ -122,9 +125,11 @@ impl CallHandler<'_, '_> {
     /// about the daemon.
     fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
         let (rings, fd) = new_ring_places(layout, self.room(1)?)?;
+        let kept = self.keep_file(&fd)?;
         for (place, ring) in self.places().into_iter().zip(rings) {
             self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
         }
+        self.objects.unsealed.add(QueueFile::Cq(handle_of(cqn)), kept);
         Ok(fd)
     }
 
@@ -137,6 +142,7 @@ impl CallHandler<'_, '_> {
         check_unused(users)?;
         self.take_back_from_all(|| Command::DropCqRing(cqn))?;
         self.objects.cqs.remove(&number);
+        self.objects.unsealed.forget(QueueFile::Cq(number));
         self.objects.give_back(bytes + resized_bytes);
         self.registry.cqs.give_back(number);
         if let Some(channel) = channel {

@@ -18,7 +18,11 @@ use roced_types::{
 };
 
 use super::{
-    super::{refused::Refused, session::SessionObjects},
+    super::{
+        refused::Refused,
+        session::SessionObjects,
+        unsealed::{QueueFile, kept},
+    },
     CallHandler, CallReply, Registry, take_back, tell,
 };
 use crate::{
@@ -131,6 +135,7 @@ impl Registry {
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
         let (mut halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
+        objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, peer.account.0)?);
         let weight = self.ledger.weight(peer.access.rule);
         halves.iter_mut().for_each(|half| (half.account, half.weight) = (peer.account, weight));
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;

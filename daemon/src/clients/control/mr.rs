@@ -25,6 +25,7 @@ use super::{
         nvidia,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
+        unsealed::{UNSEALED, kept},
     },
     CallHandler, CallReply,
 };
@@ -33,9 +34,6 @@ use crate::{
     numbers::random,
     worker::command::Command,
 };
-
-/// The errno of a refusal of memory of which its client can take pages.
-const UNSEALED: Errno = Errno::EPERM;
 
 /// Memory objects of a session that must be sealed and are not: each has a descriptor of ours.
 const UNSEALED_MAX: usize = 64;
@@ -80,12 +78,7 @@ impl CallHandler<'_, '_> {
             return Err(Refused::limit(UNSEALED_MAX as u64));
         }
         let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
-        let kept = if keeps {
-            let fd = fd.try_clone().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
-            Some(SharedFd::new(fd, self.registry.quota.user(self.objects.peer.account.0)))
-        } else {
-            None
-        };
+        let kept = if keeps { Some(kept(&fd, &self.registry.quota, self.objects.peer.account.0)?) } else { None };
         let handle = self.add_memory(Arc::new(memory.of(self.session)).into(), kept);
         Ok((Handle { handle }, vec![fd]))
     }

@@ -23,6 +23,7 @@ use super::{
         path::{Follower, LifePort, Way},
         refused::Refused,
         session::{QpObject, check_limit, find},
+        unsealed::QueueFile,
     },
     CallHandler, CallReply,
     mr::nothing,
@@ -69,6 +70,8 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.pds, request.pd)?;
         find(&mut self.objects.cqs, request.send_cq)?;
         find(&mut self.objects.cqs, request.recv_cq)?;
+        let queues = [QueueFile::Doorbells, QueueFile::Cq(request.send_cq), QueueFile::Cq(request.recv_cq)];
+        self.seal(queues.into_iter().chain((request.srq != 0).then_some(QueueFile::Srq(request.srq))))?;
         let bytes = QpLayout::new(sizes).bytes as u64;
         self.objects.qp_charges.add(memory_kib(&sizes) << 10)?;
         if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
@@ -149,6 +152,7 @@ impl CallHandler<'_, '_> {
             credits,
         };
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
+        let kept = self.keep_file(&fd)?;
         let tenant = Tenant {
             account: self.objects.peer.account,
             client: self.session,
@@ -184,6 +188,7 @@ impl CallHandler<'_, '_> {
             memory_kib: memory_kib(&sizes) as u16,
         };
         self.objects.qps.insert(qpn.get(), object);
+        self.objects.unsealed.add(QueueFile::Qp(qpn.get()), kept);
         self.registry.cm.add_qp(qpn, self.objects.peer.uid);
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
         let reply = CreateQpReply {
@@ -202,6 +207,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> CallReply<ModifyQp> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
+        self.seal([QueueFile::Qp(qpn.get())])?;
         check_qkey(&request, self.objects.peer.uid == 0)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.environment.network.port(self.objects.device);
@@ -285,6 +291,7 @@ impl CallHandler<'_, '_> {
         // The next queue pair of that number must not have its windows.
         self.unbind_all_of(qpn)?;
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
+        self.objects.unsealed.forget(QueueFile::Qp(number));
         self.registry.cm.remove_qp(qpn);
         self.unfollow(Follower::Qp(qpn), object.path);
         self.give_back_numbers(object.cq_ring.into(), qpn, object.doorbell);

@@ -18,6 +18,7 @@ use super::{
     super::{
         refused::Refused,
         session::{SrqObject, check_limit, find},
+        unsealed::QueueFile,
     },
     CallHandler, CallReply,
     mr::{check_unused, nothing},
@@ -44,6 +45,7 @@ impl CallHandler<'_, '_> {
         check_limit(&self.objects.srqs, limits.client.srqs)?;
         let sizes = check_sizes(&request)?;
         find(&mut self.objects.pds, request.pd)?;
+        self.seal([QueueFile::Doorbells])?;
         let bytes = SrqLayout::new(sizes).bytes as u64;
         self.objects.srq_charges.add(Srq::memory_bytes(&sizes))?;
         if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
@@ -109,11 +111,13 @@ impl CallHandler<'_, '_> {
         let pd = find(&mut self.objects.pds, request.pd)?;
         let config = SrqConfig { srqn, pd: pd.pdn, sizes };
         let (ring, fd) = new_srq(srqn, self.session, doorbell, sizes, self.room(1)?)?;
+        let kept = self.keep_file(&fd)?;
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
         let object = SrqObject { config, worker: place.worker, cq_ring, doorbell, pd: request.pd, bytes, users: 0 };
         self.objects.srqs.insert(srqn.get(), object);
+        self.objects.unsealed.add(QueueFile::Srq(srqn.get()), kept);
         debug!(session = %self.session, %srqn, worker = %place.worker, "shared receive queue made");
         let (wrs, sges) = (sizes.recv_wrs, sizes.recv_sges);
         Ok((CreateSrqReply { srqn: srqn.get(), worker: cq_ring as u32, doorbell, wrs, sges }, vec![fd]))
@@ -148,6 +152,7 @@ impl CallHandler<'_, '_> {
         check_unused(users)?;
         self.take_back(worker, Command::DropSrq(config.srqn))?;
         let object = self.objects.srqs.remove(&number).expect("found a few lines up");
+        self.objects.unsealed.forget(QueueFile::Srq(number));
         let place = self.registry.device(self.objects.device).setup.endpoints[object.cq_ring];
         self.give_back_srq(&SrqPlacement {
             cq_ring: object.cq_ring,

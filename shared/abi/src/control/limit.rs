@@ -7,6 +7,9 @@ pub const CONFIG: u64 = 0;
 pub const MAPPINGS_OF_ACCOUNT: u64 = 1;
 /// Mappings that the daemon has for clients of all accounts.
 pub const MAPPINGS: u64 = 2;
+/// Time for which memory of one user may have workers wait: the number is that of milliseconds after
+/// which memory and queues are mapped for it again.
+pub const STALLS: u64 = 3;
 
 /// One of an account: this, and the [`AccountResource`] as a number.
 const OF_ACCOUNT: u64 = 0x100;
@@ -93,7 +96,7 @@ mod tests {
             assert_eq!(AccountResource::from_refusal(resource.of_account()), Some((*resource, false)));
             assert_eq!(AccountResource::from_refusal(resource.share()), Some((*resource, true)));
         }
-        for other in [CONFIG, MAPPINGS_OF_ACCOUNT, MAPPINGS, OF_ACCOUNT - 1, OF_ACCOUNT + 10, SHARE + 10] {
+        for other in [CONFIG, MAPPINGS_OF_ACCOUNT, MAPPINGS, STALLS, OF_ACCOUNT - 1, OF_ACCOUNT + 10, SHARE + 10] {
             assert_eq!(AccountResource::from_refusal(other), None);
         }
     }

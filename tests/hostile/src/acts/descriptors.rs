@@ -53,6 +53,30 @@ fn map_memory(sequence: u32) -> Message {
     Message::new(MapMemory::OP, sequence, &request)
 }
 
+/// Has replies of `count` descriptors wait in sockets, those of sessions that were ended for it
+/// included.
+pub(super) fn unread_replies(arguments: &ActArguments) -> Result<()> {
+    let (mut sockets, mut calls, mut refusals) = (Vec::new(), 0, 0);
+    while calls < arguments.count && refusals < 100 {
+        let Ok(session) = RawSession::open(&arguments.socket) else {
+            refusals += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        for sequence in 10..240 {
+            let call = Message::new(CreateChannel::OP, sequence, &Nothing {});
+            if session.client.send_bytes(call.as_bytes(), &[], MsgFlags::MSG_DONTWAIT).is_ok() {
+                calls += 1;
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        sockets.push(session.client);
+    }
+    say("ready")?;
+    hold()
+}
+
 /// Keeps everything as it is: an end of the listener would end the lingering.
 fn hold() -> Result<()> {
     loop {

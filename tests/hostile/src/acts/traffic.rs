@@ -1,11 +1,12 @@
 //! Traffic of programs that use the client library: aggressors of other users' shares.
+#![expect(unsafe_code, reason = "registers memory of the program")]
 
 use std::{collections::HashMap, path::Path};
 
 use anyhow::{Context as _, Result};
 use roced_client::{
-    Access, Completion, CompletionQueue, ConnectOptions, CqOptions, Device, GidEntry, MemoryRegion, ProtectionDomain,
-    QueuePair, SendRequest, Sge,
+    Access, Completion, CompletionQueue, ConnectOptions, CqOptions, Device, GidEntry, MemoryRegion, PrivateMemory,
+    ProtectionDomain, QueuePair, SendRequest, Sge,
 };
 
 use super::say;
@@ -124,6 +125,26 @@ pub(super) fn peer_reads(arguments: &ActArguments) -> Result<()> {
     let [here, there] = parties(arguments, BYTES)?;
     let source = here.memory.remote();
     storm([&there, &here], arguments.count, 8, |sges| SendRequest::read(sges, source), &[there.memory.sge(..)])
+}
+
+/// Has the peer write to this host from `count` queue pairs without end.
+pub(super) fn peer_writes(arguments: &ActArguments) -> Result<()> {
+    let [here, there] = parties(arguments, BYTES)?;
+    let target = here.memory.remote();
+    storm([&there, &here], arguments.count, 8, |sges| SendRequest::write(sges, target), &[there.memory.sge(..)])
+}
+
+/// Has the peer write to memory of this host that the daemon does not map, so that the kernel
+/// copies each packet.
+pub(super) fn proxied_memory(arguments: &ActArguments) -> Result<()> {
+    let [here, there] = parties(arguments, BYTES)?;
+    here.pd.device().set_private_memory(PrivateMemory::Proxied);
+    let memory = vec![0_u8; BYTES].leak();
+    let (start, length) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: the memory is never freed, and never used as Rust memory again.
+    let region = unsafe { here.pd.register_at(start, length, start as u64, Access::ALL) }?;
+    let target = region.remote();
+    storm([&there, &here], arguments.count, 8, |sges| SendRequest::write(sges, target), &[there.memory.sge(..)])
 }
 
 /// Has the peer add to a number of this host.

@@ -1,8 +1,12 @@
 //! Work of the control thread that a client can make long.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use roced_client::Device;
 
 use super::workers::messages_beside;
 use crate::{
@@ -74,6 +78,37 @@ pub(super) fn large_file_close(stage: &Stage) -> Result<Vec<Finding>> {
     Ok(vec![
         Finding::reported("size of the file", gibibytes, "GiB"),
         Finding::at_most("longest wait of another's call, for each GiB", calls.most_ms() / gibibytes, "ms", 25.0),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
+/// Other programs open the device meanwhile, and after it.
+pub(super) fn unread_replies(stage: &Stage) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts()?;
+    let failures = |times: u32| {
+        let open = || -> Result<()> {
+            let name = Device::list_at(&pair.a.socket)?.into_iter().next().context("no device")?;
+            Device::open_at(&pair.a.socket, &name).map(drop).map_err(Into::into)
+        };
+        f64::from((0..times).map(|_| u32::from(open().is_err())).sum::<u32>())
+    };
+    let before = failures(20);
+    let actor = Actor::start(&ActArguments::new(Role::UnreadReplies, &pair.a.socket).times(60_000))?;
+    let mut during = 0.0;
+    for _ in 0..100 {
+        during += failures(1);
+        thread::sleep(Duration::from_millis(50));
+    }
+    let begin = Instant::now();
+    actor.line(Duration::from_secs(120))?;
+    let waited = begin.elapsed().as_secs_f64();
+    let after = failures(20);
+    drop(actor);
+    Ok(vec![
+        Finding::reported("until all calls were sent", waited, "s"),
+        Finding::at_most("devices of another user that did not open before, of 20", before, "", 0.0),
+        Finding::at_most("... while replies are left unread, of 100", during, "", 0.0),
+        Finding::at_most("... beside all unread replies, of 20", after, "", 0.0),
         Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
     ])
 }

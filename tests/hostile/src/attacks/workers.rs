@@ -126,6 +126,8 @@ pub(super) fn aggressors(stage: &Stage) -> Result<Vec<Finding>> {
         ("64-byte messages", Role::SmallMessages, 1),
         ("huge messages", Role::HugeMessages, 1),
         ("READs of the peer", Role::PeerReads, 1),
+        ("64 queue pairs of the peer that write", Role::PeerWrites, 64),
+        ("WRITEs of the peer to proxied memory", Role::ProxiedMemory, 1),
         ("atomic operations of the peer", Role::Atomics, 1),
         ("completions never reaped", Role::NeverReaps, 1),
         ("requests that fail", Role::PostsErrors, 1),
