@@ -51,7 +51,7 @@ const CALL_SECONDS: u64 = 20;
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Calls of all threads that are under way at a time, others wait: the daemon ends a session that
-/// does not read its replies, and a socket has room for some hundred.
+/// does not read its replies, and a socket has room for some dozens.
 const UNDER_WAY_MAX: usize = 16;
 
 /// Maximum number of file descriptors in one reply: two memfds and an eventfd for each of 64

@@ -405,12 +405,15 @@ impl SocketState {
 }
 
 impl Drop for SocketState {
+    /// Replies without descriptors that were not received are memory, and count as well.
     fn drop(&mut self) {
         let unread = self.look_at_unread();
-        if unread > 0
+        if unread_cost(&self.fd).is_some_and(|cost| cost > 0)
             && let Some(fd) = self.fd.take()
         {
             self.user.end_unread(fd, unread);
+        } else if unread > 0 {
+            self.user.release_unread(unread);
         }
         self.user.close_ended();
     }
@@ -569,5 +572,22 @@ mod tests {
             user.close_ended();
             user.unread() == 0
         });
+    }
+
+    #[test]
+    fn a_user_with_unread_replies_in_many_ended_sockets_is_known() {
+        let users = UserAccounts::default();
+        let user = users.user(1);
+        let theirs: Vec<_> = (0..256)
+            .map(|_| {
+                let (socket, theirs) = pair(&user);
+                assert_eq!(reply(&socket, 0), SentMessage::Yes);
+                theirs
+            })
+            .collect();
+        eventually("all were ended", || user.leaves_much_unread());
+        assert!(!users.user(2).leaves_much_unread());
+        drop(theirs);
+        eventually("they are closed", || !user.leaves_much_unread());
     }
 }

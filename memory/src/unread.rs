@@ -5,6 +5,7 @@
 //! sender of all replies is the daemon: with many unread replies of one user's programs it could
 //! answer no other's. Therefore a socket has few, a user has a share, and sockets of sessions that
 //! have ended count until their program has closed its end or has received all.
+#![expect(unsafe_code, reason = "reads the length of a socket's queue")]
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,6 +15,10 @@ use std::{
 
 /// Most of one socket. A reply has 66 at most.
 pub(crate) const UNREAD_OF_SOCKET: u32 = 256;
+
+/// Sockets of ended sessions of a user with anything unread, which is memory of the kernel that the
+/// daemon's cgroup pays for; beyond that no connection of the user is served.
+const ENDED_OF_USER: usize = 256;
 
 /// Sockets that are looked at when another comes or goes.
 const LOOKS: usize = 4;
@@ -81,6 +86,12 @@ impl UnreadDescriptors {
         empty
     }
 
+    /// True if the user has as many ended sockets with unread replies as it may.
+    pub(crate) fn has_many_ended(&self, uid: u32) -> bool {
+        let pool = self.pool();
+        pool.ended.len() >= ENDED_OF_USER && pool.ended.iter().filter(|ended| ended.uid == uid).count() >= ENDED_OF_USER
+    }
+
     /// Those of the user.
     pub(crate) fn count(&self, uid: u32) -> u32 {
         self.pool().by_user.get(&uid).copied().unwrap_or(0)
@@ -89,6 +100,9 @@ impl UnreadDescriptors {
 
 impl UnreadPool {
     fn release(&mut self, uid: u32, count: u32) {
+        if count == 0 {
+            return;
+        }
         let own = self.by_user.get_mut(&uid).expect("charged before");
         *own -= count;
         if *own == 0 {

@@ -192,6 +192,12 @@ impl UserAccount {
         });
     }
 
+    /// True if ended sessions of this user have left unread replies in as many sockets as they may.
+    pub fn leaves_much_unread(&self) -> bool {
+        self.close_ended();
+        self.users.0.unread.has_many_ended(self.uid)
+    }
+
     /// Closes some sockets of ended sessions, of any user, with nothing left at the other end.
     pub(crate) fn close_ended(&self) {
         for (uid, fd) in self.users.0.unread.take_empty() {

@@ -12,8 +12,8 @@ use std::{
 use nix::{
     errno::Errno,
     sys::socket::{
-        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen, socket,
-        sockopt,
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen, setsockopt,
+        socket, sockopt,
     },
     unistd::{Gid, Group, chown},
 };
@@ -26,6 +26,10 @@ use crate::{
     accounts::{access::AccessRules, subordinate::SubordinateUids},
     peer_groups::groups_of,
 };
+
+/// Buffer of replies and events that a client has not received, bytes: for some eighty. The kernel
+/// counts it for the daemon's cgroup.
+const SEND_BUFFER: usize = 32 << 10;
 
 /// Why the daemon cannot listen for clients.
 #[derive(Debug, Error)]
@@ -144,6 +148,8 @@ impl ClientListener {
     }
 
     fn connection(&self, socket: OwnedFd) -> Option<ClientConnection> {
+        // It cannot fail: the kernel takes any number.
+        let _ = setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER);
         // Fails only when the other end is gone already.
         let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
         let (pid, uid) = (credentials.pid(), credentials.uid());

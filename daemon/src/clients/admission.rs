@@ -54,6 +54,12 @@ impl Clients {
             });
             return connection.turn_away();
         }
+        if connection.user().leaves_much_unread() {
+            return self.note_fault(peer.account, |held_back| {
+                let ClientProcess { pid, uid, .. } = peer;
+                warn!(pid, uid, held_back, "replies of many ended sessions of its user are unread: turned away")
+            });
+        }
         let (stage, charge) = match self.stage_for(peer) {
             Ok(admitted) => admitted,
             Err(limit) => {
