@@ -1,5 +1,4 @@
 //! Completion channels: sockets by which a program hears of completions.
-#![expect(unsafe_code, reason = "reads the length of a socket's queue")]
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},

@@ -5,6 +5,7 @@
 //! sender of all replies is the daemon: with many unread replies of one user's programs it could
 //! answer no other's. Therefore a socket has few, a user has a share, and sockets of sessions that
 //! have ended count until their program has closed its end or has received all.
+#![expect(unsafe_code, reason = "reads the length of a socket's queue")]
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -17,6 +17,7 @@ use roced_cm::identifiers::IdKey;
 use roced_memory::{
     channel::event_sockets,
     client_socket::{ClientSocket, SendingState, SentMessage, ThreadReports},
+    unread::unread_cost,
     users::UserAccount,
 };
 use roced_types::SessionId;
