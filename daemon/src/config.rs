@@ -204,7 +204,7 @@ pub struct CmLimits {
     /// Identifiers of all programs of a user, requests of peers and memberships of groups included.
     pub ids_of_user: u32,
     /// Event channels of all programs of a user; `None` is an eighth of the files that the daemon
-    /// may have open.
+    /// may have open, 4096 at most.
     pub channels_of_user: Option<u32>,
     /// Memberships of multicast groups of all programs of a user.
     pub groups_of_user: u32,

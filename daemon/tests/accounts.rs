@@ -1,19 +1,31 @@
 //! Accounts: limits of all programs of a user together, and the room that they leave for others.
 
+#![expect(unsafe_code, reason = "takes ownership of received descriptors")]
+
 mod served;
 
-use nix::errno::Errno;
+use std::{
+    io::IoSliceMut,
+    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
+};
 use roced::config::{AccessRule, AccountLimits, AccountName, LimitsConfig, RuleLimits};
 use roced_abi::{
     VERSION,
     control::{
-        AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, CmParameters, ConnectCm, ConnectCmRequest, CreateCq,
-        CreateCqRequest, CreateQp, CreateQpRequest, DestroyQp, DeviceName, Handle, Hello, HelloRequest, Index,
-        ListDevice, MemoryRequest, Nothing, OpenCm, OpenDevice, Refusal, limit::AccountResource,
+        AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, Call, CmParameters, ConnectCm, ConnectCmRequest,
+        CreateCmChannel, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyCmChannel, DestroyQp, DeviceName,
+        Handle, Hello, HelloRequest, Index, ListDevice, MemoryRequest, Message, Nothing, OpenCm, OpenDevice, Refusal,
+        limit::AccountResource,
     },
 };
 use roced_report::AccountReport;
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// A client with the objects that a queue pair needs.
 struct QpMaker {
@@ -133,6 +145,58 @@ fn memory_of_large_queue_pairs_is_limited() {
         maker.raw.call::<DestroyQp>(Handle { handle: qpn }).expect("it is there");
     }
     assert!(report(&served).taken["daemon_memory_mib"] < 1 << 20);
+}
+
+/// An event channel, and its end of the program: without that it ends.
+fn make_channel(raw: &mut Raw) -> Result<(u32, OwnedFd), (Refusal, [u64; 2])> {
+    raw.put(Message::new(CreateCmChannel::OP, 0, &Nothing {}).as_bytes(), &[]);
+    let mut bytes = [0; size_of::<Message>()];
+    let mut room = nix::cmsg_space!([RawFd; 4]);
+    let mut pieces = [IoSliceMut::new(&mut bytes)];
+    let message = recvmsg::<()>(raw.as_fd().as_raw_fd(), &mut pieces, Some(&mut room), MsgFlags::empty());
+    let files = message.expect("a reply").cmsgs().expect("room").find_map(|control| match control {
+        ControlMessageOwned::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let reply = Message::read_from_bytes(&bytes).expect("a whole message");
+    if let Some(refusal) = Refusal::from_status(reply.header.status) {
+        return Err((refusal, reply.body()));
+    }
+    let file = files.expect("a descriptor beside the reply")[0];
+    // SAFETY: it has just been received, and nothing else has it.
+    Ok((reply.body::<Handle>().handle, unsafe { OwnedFd::from_raw_fd(file) }))
+}
+
+/// Each event channel counts before it is made, with all events that it can ever have.
+#[test]
+fn memory_of_event_channels_is_limited() {
+    let served = served(AccountLimits { daemon_memory_mib: 2, ..AccountLimits::default() }, 64);
+    let opened = || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenCm>(Nothing {}).expect("after the greeting");
+        raw
+    };
+    let mut raw = opened();
+    let mut made = Vec::new();
+    let refused = loop {
+        match make_channel(&mut raw) {
+            Ok(channel) => made.push(channel),
+            Err(refused) => break refused,
+        }
+        assert!(made.len() < 100, "a limit is reached");
+    };
+    assert_eq!(refused, (Refusal::Limit, [2 << 20, AccountResource::DaemonMemory.of_account()]));
+    assert!((20..=40).contains(&made.len()), "{} channels", made.len());
+    let full = report(&served);
+    assert_eq!(full.refused["daemon_memory_mib"], 1);
+    assert_eq!(make_channel(&mut opened()).map(drop), Err(refused), "another session of the user's");
+    raw.call::<DestroyCmChannel>(Handle { handle: made[0].0 }).expect("it is there");
+    let of_one = full.taken["daemon_memory_mib"] / made.len() as u64;
+    assert_eq!(report(&served).taken["daemon_memory_mib"], full.taken["daemon_memory_mib"] - of_one);
+    made.push(make_channel(&mut raw).expect("there is room again"));
+    drop(raw);
+    served.wait_until_empty();
+    eventually("all is given back", || report(&served).taken["daemon_memory_mib"] == 0);
 }
 
 /// Mapped memory of all sessions of a user together has a limit, and a refusal takes nothing.

@@ -57,6 +57,13 @@ pub struct LimitReached {
     pub is_share: bool,
 }
 
+impl LimitReached {
+    /// The numbers of a [`Refusal::Limit`](roced_abi::control::Refusal::Limit).
+    pub const fn detail(self) -> [u64; 2] {
+        [self.limit, if self.is_share { self.resource.share() } else { self.resource.of_account() }]
+    }
+}
+
 /// The limits of an account, by resource; those that the config leaves open are of this system.
 fn by_resource(limits: &AccountLimits) -> [u64; RESOURCES] {
     let AccountLimits { share_percent: _, clients, qps, cqs, channels, mrs, ahs, srqs, attachments, .. } = limits;

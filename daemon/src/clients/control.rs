@@ -91,7 +91,7 @@ impl Registry {
         let ledger = Ledger::new(&limits.account, rules, pools(&devices, &limits));
         let cm_devices = devices.iter().map(DeviceSetup::for_cm).collect();
         Ok(Self {
-            cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?, filters),
+            cm: ConnectionService::new(cm_devices, limits.cm, random_bytes()?, filters, ledger.clone()),
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,

@@ -84,8 +84,8 @@ impl From<QuotaExceeded> for Refused {
 }
 
 impl From<LimitReached> for Refused {
-    fn from(LimitReached { resource, limit, is_share }: LimitReached) -> Self {
-        Self::with(Refusal::Limit, limit, if is_share { resource.share() } else { resource.of_account() })
+    fn from(reached: LimitReached) -> Self {
+        Self { why: Refusal::Limit, detail: reached.detail() }
     }
 }
 

@@ -13,8 +13,13 @@ use roced_abi::control::{
 use roced_cm::identifiers::{CmErrno, IdKey, Identifiers, Parameters};
 use roced_types::SessionId;
 
-use super::{ConnectionService, OWN_EVENTS_MAX, abi, channel::EventChannel, host::CmHost, owner_of};
-use crate::environment::Environment;
+use super::{
+    ConnectionService, abi,
+    channel::{EventChannel, OWN_EVENTS_MAX},
+    host::CmHost,
+    owner_of,
+};
+use crate::{accounts::ledger::LimitReached, environment::Environment};
 
 /// Reasons why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +28,8 @@ pub(crate) enum CallRefused {
     Errno(i32),
     /// A limit of the daemon.
     Limit(u32),
+    /// A limit of the account.
+    Account(LimitReached),
 }
 
 impl From<CmErrno> for CallRefused {
@@ -73,6 +80,7 @@ fn reply<C: Call>(message: &Message, result: Reply<C>) -> Message {
         Ok(body) => Message::new(C::OP, header.sequence, &body),
         Err(CallRefused::Errno(errno)) => refusal(Refusal::Cm, [errno as u64, 0]),
         Err(CallRefused::Limit(limit)) => refusal(Refusal::Limit, [limit.into(), 0]),
+        Err(CallRefused::Account(reached)) => refusal(Refusal::Limit, reached.detail()),
     }
 }
 
@@ -291,7 +299,7 @@ impl CmCalls<'_, '_> {
         }
         let key = self.key(request.id);
         let channel = self.service.ids.channel(key)?;
-        let waits = self.service.channels.get(&channel).map_or(0, EventChannel::waiting);
+        let waits = self.service.channels.get(&channel).map_or(0, EventChannel::own_waiting);
         if waits >= OWN_EVENTS_MAX {
             return Err(CmErrno::NoMemory.into());
         }

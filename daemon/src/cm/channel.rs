@@ -23,11 +23,44 @@ use roced_memory::{
 use roced_types::SessionId;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Buffer of a channel's socket, bytes: some hundred events, for any default of the host.
-const SOCKET_BYTES: usize = 64 << 10;
+use crate::accounts::ledger::Charge;
 
-/// Events that a socket of this size can hold without having been read, at most: older ones were.
-const UNREAD_MAX: usize = 512;
+/// Buffer of a channel's socket, bytes: some dozens of events, for any default of the host. The
+/// kernel allows twice as much, its own structures included.
+const SOCKET_BYTES: usize = 16 << 10;
+
+/// Bytes of the kernel's own structures for one message, at least.
+const MESSAGE_OVERHEAD_MIN: usize = 512;
+
+/// Events that the socket holds unread, at most.
+const IN_SOCKET_MAX: usize = (2 * SOCKET_BYTES).div_ceil(size_of::<CmChannelEvent>() + MESSAGE_OVERHEAD_MIN);
+
+/// Events with the thread of the user that sends them, beyond which others wait here.
+const SENDING_MAX: usize = 16;
+
+/// Copies of written events that can be unread, with the one that the thread sends now: older ones
+/// were read.
+const UNREAD_MAX: usize = 64;
+
+const _: () = assert!(IN_SOCKET_MAX + SENDING_MAX < UNREAD_MAX);
+
+/// Events of a program to itself that wait for room, beyond which it sends none and moves none
+/// here. Other events are bounded by their identifiers.
+pub(super) const OWN_EVENTS_MAX: usize = 32;
+
+/// Both sockets of a channel, with their inodes and files.
+const SOCKETS_BYTES: usize = 8 << 10;
+
+/// The allocator's and the maps' own bytes for an event that waits, at most.
+const WAITING_OVERHEAD: usize = 192;
+
+/// Memory of a channel at worst, of the kernel and of the heap: full of events that a program sends
+/// to itself and does not read.
+pub(super) const CHANNEL_BYTES: usize = SOCKETS_BYTES
+    + 2 * SOCKET_BYTES
+    + size_of::<EventChannel>()
+    + UNREAD_MAX * size_of::<Sent>()
+    + (OWN_EVENTS_MAX + SENDING_MAX) * (size_of::<Sent>() + WAITING_OVERHEAD);
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +87,19 @@ pub(super) struct EventChannel {
     /// In the socket, or with the user's thread that sends them, or taken since the last look at it.
     unread: VecDeque<Sent>,
     /// By their order.
-    waiting: BTreeMap<u64, Sent>,
+    waiting: BTreeMap<u64, Box<Sent>>,
     /// Places of the waiting events of each identifier, about it or belonging to it.
     places: BTreeMap<IdKey, Vec<u64>>,
     pushed: u64,
+    /// Waiting events of the program to itself.
+    own_waiting: usize,
+    _charge: Charge,
 }
 
 impl EventChannel {
-    /// A channel, and the program's end. Threads of `user` send in it and close ours.
-    pub(super) fn new(session: SessionId, user: UserAccount) -> Result<(Self, OwnedFd), Errno> {
+    /// A channel, and the program's end. Threads of `user` send in it and close ours; `charge` is of
+    /// [`CHANNEL_BYTES`].
+    pub(super) fn new(session: SessionId, user: UserAccount, charge: Charge) -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
@@ -74,6 +111,8 @@ impl EventChannel {
             waiting: BTreeMap::new(),
             places: BTreeMap::new(),
             pushed: 0,
+            own_waiting: 0,
+            _charge: charge,
         };
         Ok((channel, theirs))
     }
@@ -90,7 +129,8 @@ impl EventChannel {
     /// An event for the program, after the others.
     pub(super) fn push(&mut self, owner: IdKey, event: CmChannelEvent) {
         self.pushed += 1;
-        self.waiting.insert(self.pushed, (owner, event));
+        self.own_waiting += usize::from(is_own(&event));
+        self.waiting.insert(self.pushed, Box::new((owner, event)));
         for key in keys_of(owner, &event) {
             self.places.entry(key).or_default().push(self.pushed);
         }
@@ -98,7 +138,8 @@ impl EventChannel {
 
     /// Takes a waiting event out.
     fn remove(&mut self, place: u64) -> Option<Sent> {
-        let (owner, event) = self.waiting.remove(&place)?;
+        let (owner, event) = *self.waiting.remove(&place)?;
+        self.own_waiting -= usize::from(is_own(&event));
         for key in keys_of(owner, &event) {
             if let Some(places) = self.places.get_mut(&key) {
                 places.retain(|other| *other != place);
@@ -118,21 +159,26 @@ impl EventChannel {
     /// Writes as much as there is room for.
     pub(super) fn write(&mut self) -> WriteState {
         self.forget_taken();
-        while let Some((&place, (_, event))) = self.waiting.first_key_value() {
-            match self.socket.send(event.as_bytes(), Vec::new()) {
+        while let Some((&place, sent)) = self.waiting.first_key_value() {
+            if self.socket.waiting() >= SENDING_MAX {
+                break;
+            }
+            match self.socket.send(sent.1.as_bytes(), Vec::new()) {
                 SentMessage::Full => break,
                 SentMessage::Yes | SentMessage::Later => {
                     let sent = self.remove(place);
+                    if self.unread.len() == UNREAD_MAX {
+                        self.unread.pop_front();
+                    }
                     self.unread.extend(sent);
                 }
                 // The program has closed its end.
                 SentMessage::Closed => {
                     self.waiting.clear();
                     self.places.clear();
+                    self.own_waiting = 0;
                 }
             }
-            let excess = self.unread.len().saturating_sub(UNREAD_MAX);
-            self.unread.drain(..excess);
         }
         match self.socket.sending() {
             SendingState::UnderWay(_) => WriteState::UnderWay,
@@ -169,16 +215,25 @@ impl EventChannel {
         let mut moved: Vec<_> = written.collect();
         self.unread.retain(|sent| !is_moved(sent));
         for place in self.places.get(&owner).cloned().unwrap_or_default() {
-            if self.waiting.get(&place).is_some_and(|(of, _)| *of == owner) {
+            if self.waiting.get(&place).is_some_and(|sent| sent.0 == owner) {
                 moved.extend(self.remove(place).map(|(_, event)| event));
             }
         }
         moved
     }
 
-    /// Number of events that wait for room.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+    /// Number of events of the program to itself that wait for room.
+    pub(super) const fn own_waiting(&self) -> usize {
+        self.own_waiting
+    }
+
+    /// Those that [`Self::take_events`] would take.
+    pub(super) fn own_events(&self, owner: IdKey, taken: u64) -> usize {
+        let is_counted = |(of, event): &&Sent| *of == owner && is_own(event);
+        let written = self.unread.iter().filter(|(_, event)| event.sequence > taken).filter(is_counted).count();
+        let places = self.places.get(&owner).into_iter().flatten();
+        let waiting = places.filter_map(|place| self.waiting.get(place).map(AsRef::as_ref));
+        written + waiting.filter(is_counted).count()
     }
 
     /// Takes the requests of a listener that its program has not taken: later than `taken`. Returns
@@ -205,6 +260,11 @@ fn cost_of_event(ours: &OwnedFd, theirs: &OwnedFd) -> Result<u32, Errno> {
     cost
 }
 
+/// The program has sent it to itself.
+const fn is_own(event: &CmChannelEvent) -> bool {
+    matches!(event.kind, cm_event::USER | cm_event::INTERNAL)
+}
+
 /// The identifiers that an event is of: the one that it belongs to, and the one that it is about.
 fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> {
     let about = IdKey { number: event.id, ..owner };
@@ -219,11 +279,17 @@ mod tests {
         sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         time::{ClockId, clock_gettime},
     };
+    use roced_abi::control::limit::AccountResource;
     use roced_cm::identifiers::OwnerId;
     use roced_memory::users::UserAccounts;
+    use roced_types::AccountId;
     use zerocopy::FromBytes;
 
     use super::*;
+    use crate::{
+        accounts::ledger::{Ledger, SharedPool},
+        config::AccountLimits,
+    };
 
     fn key(number: u32) -> IdKey {
         IdKey { owner: OwnerId(1), number }
@@ -240,7 +306,10 @@ mod tests {
     }
 
     fn channel() -> (EventChannel, OwnedFd) {
-        EventChannel::new(SessionId(1), UserAccounts::default().user(1)).expect("a socket pair")
+        let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
+        let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
+        let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
+        EventChannel::new(SessionId(1), UserAccounts::default().user(1), charge).expect("a socket pair")
     }
 
     /// By a thread of the user's or here.
@@ -306,7 +375,7 @@ mod tests {
             channel.push(key(1), event(1, sequence, 0));
         }
         let moved: Vec<u64> = channel.take_events(key(1), u64::MAX).iter().map(|event| event.sequence).collect();
-        assert_eq!((moved, channel.waiting()), (vec![sequence], 0));
+        assert_eq!((moved, channel.waiting.len()), (vec![sequence], 0));
     }
 
     #[test]
@@ -322,7 +391,7 @@ mod tests {
         channel.push(key(2), event(2, 20, 0));
         assert_eq!(take(&theirs), Some(10));
         assert_eq!(channel.take_requests(key(1), 10), [11, 12, 13], "in the socket, and one that waits");
-        assert_eq!(channel.waiting(), 1, "that of another identifier");
+        assert_eq!(channel.waiting.len(), 1, "that of another identifier");
     }
 
     #[test]
@@ -335,6 +404,7 @@ mod tests {
             assert!(pushed < 10_000, "a socket has an end");
         }
         assert_eq!(channel.untaken(key(1)) as u64, pushed);
+        assert!((13..=IN_SOCKET_MAX as u64 + 1).contains(&pushed), "{pushed} events of a socket, and one that waits");
         let mut taken = 0;
         while let Some(sequence) = take(&theirs) {
             taken += 1;
@@ -343,6 +413,33 @@ mod tests {
         }
         assert_eq!(taken, pushed);
         assert_eq!(channel.untaken(key(1)), 0);
+    }
+
+    /// The worst that a program does to itself: nothing of it is beyond the charge.
+    #[test]
+    fn a_full_channel_takes_no_more_memory_than_it_is_charged_for() {
+        let (mut channel, theirs) = channel();
+        let mut sequence = 0;
+        let mut fill = |channel: &mut EventChannel| {
+            while written(channel) == WriteState::Written || channel.own_waiting() < OWN_EVENTS_MAX {
+                sequence += 1;
+                channel.push(key(1), event(1, sequence, cm_event::USER));
+            }
+        };
+        for _ in 0..4 {
+            fill(&mut channel);
+            for _ in 0..10 {
+                take(&theirs).expect("it is full");
+            }
+        }
+        fill(&mut channel);
+        let kernel = unread_cost(&channel.socket).expect("a socket") as usize;
+        let heap = channel.unread.capacity() * size_of::<Sent>() + channel.waiting.len() * size_of::<Sent>();
+        assert_eq!((channel.own_waiting(), channel.own_events(key(1), 0)), (OWN_EVENTS_MAX, channel.untaken(key(1))));
+        assert!(kernel + heap + SOCKETS_BYTES <= CHANNEL_BYTES, "{kernel} {heap} {CHANNEL_BYTES}");
+        assert!(CHANNEL_BYTES <= 100 << 10, "{CHANNEL_BYTES}");
+        let moved = channel.take_events(key(1), sequence - 1);
+        assert_eq!((moved.len(), channel.own_waiting(), channel.waiting.len()), (OWN_EVENTS_MAX, 0, 0));
     }
 
     #[test]
@@ -385,9 +482,9 @@ mod tests {
             channel.push(key(owner), joined(owner, membership, sequence as u64 + 1));
         }
         channel.forget(key(10));
-        assert_eq!((channel.waiting(), channel.untaken(key(1))), (3, 1), "a membership that is left");
+        assert_eq!((channel.waiting.len(), channel.untaken(key(1))), (3, 1), "a membership that is left");
         channel.forget(key(2));
-        assert_eq!((channel.waiting(), channel.untaken(key(2))), (2, 0), "the identifier of one");
+        assert_eq!((channel.waiting.len(), channel.untaken(key(2))), (2, 0), "the identifier of one");
         let moved = channel.take_events(key(3), 0);
         assert_eq!(moved.iter().map(|event| (event.owner, event.id)).collect::<Vec<_>>(), [(3, 30)]);
         assert_eq!(channel.take_events(key(11), 0), [], "a membership does not move alone");
@@ -416,7 +513,7 @@ mod tests {
         for number in 1..=30_000 {
             assert_eq!(channel.take_events(key(40_000), 0), []);
             channel.forget(key(number));
-            assert_eq!(channel.waiting(), 30_000 - number as usize);
+            assert_eq!(channel.waiting.len(), 30_000 - number as usize);
         }
         assert!(channel.places.is_empty());
     }

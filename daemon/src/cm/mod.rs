@@ -28,7 +28,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use roced_abi::control::{CmChannelEvent, cm_event};
+use roced_abi::control::{CmChannelEvent, cm_event, limit::AccountResource};
 use roced_cm::{
     CmConfig, PeerAddress,
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
@@ -40,7 +40,7 @@ use tracing::debug;
 
 pub(crate) use self::calls::{CallRefused, Caller};
 use self::{
-    channel::{EventChannel, WriteState},
+    channel::{CHANNEL_BYTES, EventChannel, OWN_EVENTS_MAX, WriteState},
     host::CmHost,
     intake::{IncomingMad, Intake},
     known_peers::KnownPeers,
@@ -48,7 +48,10 @@ use self::{
     refusals::RefusalLog,
 };
 use crate::{
-    accounts::{access::DeviceSet, ledger::eighth_of_open_files},
+    accounts::{
+        access::DeviceSet,
+        ledger::{Ledger, SharedPool, eighth_of_open_files},
+    },
     client_socket::connection::ClientProcess,
     config::CmLimits,
     environment::Environment,
@@ -59,8 +62,8 @@ use crate::{
     },
 };
 
-/// Events that wait for room in a channel, beyond which the program sends none to itself.
-const OWN_EVENTS_MAX: usize = 64;
+/// Event channels of a user by default, at most: some hundred MiB if none is read.
+const CHANNELS_MAX: u64 = 4096;
 
 /// Datagrams handed over to this host itself in one go: no exchange has more without a program.
 const HANDED_OVER_MAX: usize = 4096;
@@ -90,6 +93,8 @@ pub(crate) struct ConnectionService {
     /// Channels of each user.
     channels_of_user: BTreeMap<AccountId, u64>,
     limits: CmLimits,
+    /// Memory of channels counts for their accounts.
+    ledger: Ledger,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
     qps: BTreeMap<Qpn, u32>,
     /// New channels, and those that wait for room or do not any more.
@@ -134,8 +139,14 @@ pub(crate) struct Interest {
 const ENDED_AT_ONCE: usize = 256;
 
 impl ConnectionService {
-    /// `filters`: by these workers tell datagrams apart.
-    pub(crate) fn new(devices: Vec<CmDevice>, limits: CmLimits, seed: [u8; 32], filters: &Arc<MadFilters>) -> Self {
+    /// `filters`: by these workers tell datagrams apart. `ledger`: there memory of channels counts.
+    pub(crate) fn new(
+        devices: Vec<CmDevice>,
+        limits: CmLimits,
+        seed: [u8; 32],
+        filters: &Arc<MadFilters>,
+        ledger: Ledger,
+    ) -> Self {
         let config = CmConfig {
             seed,
             connections_max: limits.connections as usize,
@@ -144,6 +155,7 @@ impl ConnectionService {
         Self {
             ids: Identifiers::new(&config, limits.ids_of_user),
             limits,
+            ledger,
             devices,
             routes: MadRoutes::default(),
             channels: BTreeMap::new(),
@@ -452,7 +464,13 @@ impl ConnectionService {
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let user = self.owners.get(&session).map(|owner| owner.user.clone());
         let user = user.ok_or(CallRefused::Errno(Errno::EINVAL as i32))?;
-        let (channel, theirs) = EventChannel::new(session, user).map_err(|errno| CallRefused::Errno(errno as i32))?;
+        let (account, memory) = (self.account_of(session), SharedPool::Daemon(AccountResource::DaemonMemory));
+        let charge = self.ledger.take(account, memory, CHANNEL_BYTES as u64).map_err(|reached| {
+            self.refusals.note_limit(account, "limits.account.daemon_memory_mib");
+            CallRefused::Account(reached)
+        })?;
+        let made = EventChannel::new(session, user, charge);
+        let (channel, theirs) = made.map_err(|errno| CallRefused::Errno(errno as i32))?;
         loop {
             self.last_channel = self.last_channel.wrapping_add(1).max(1);
             if !self.channels.contains_key(&self.last_channel) {
@@ -471,8 +489,10 @@ impl ConnectionService {
         if self.channels.get(&channel).is_none_or(|channel| channel.session != session) {
             return Err(CmErrno::Invalid.into());
         }
-        // Events that move are bounded as those that a program sends to itself.
-        if self.channels.get(&channel).is_some_and(|channel| channel.waiting() >= OWN_EVENTS_MAX) {
+        // Events that a program has sent to itself have no other bound.
+        let own = self.channels.get(&old).map_or(0, |channel| channel.own_events(key, taken));
+        let there = self.channels.get(&channel).map_or(0, EventChannel::own_waiting);
+        if own > 0 && there + own > OWN_EVENTS_MAX {
             return Err(CmErrno::NoMemory.into());
         }
         self.ids.migrate(key, channel)?;
@@ -498,7 +518,7 @@ impl ConnectionService {
 
 /// Event channels that a user may have.
 fn channels_of_user_max(limits: &CmLimits) -> u64 {
-    limits.channels_of_user.map_or_else(eighth_of_open_files, u64::from)
+    limits.channels_of_user.map_or_else(|| eighth_of_open_files().min(CHANNELS_MAX), u64::from)
 }
 
 /// A session is an owner of identifiers.

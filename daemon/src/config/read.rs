@@ -197,7 +197,7 @@ fn cm_limits(section: &ConfigSection<'_, '_>, default: CmLimits) -> CmLimits {
         channels_of_user: section.optional_number(
             "channels_of_user",
             "channels",
-            "an eighth of the daemon's limit of open files",
+            "an eighth of the daemon's limit of open files, 4096 at most",
             1..=1_048_576,
         ),
         groups_of_user: section.number("groups_of_user", "groups", default.groups_of_user, 1..=65_536),
