@@ -33,7 +33,6 @@ use std::{
         unix::fs::PermissionsExt as _,
     },
     path::{Path, PathBuf},
-    process,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -74,6 +73,7 @@ use crate::{
     clients::{Clients, DeviceSetup},
     config::{Config, ConfigSource, Credits},
     environment::Environment,
+    log_thread,
     net::{Net, NetworkChange},
     sandbox::{Confinement, Sandbox, ServedPaths, ThreadKind},
     systemd::ServiceManager,
@@ -140,6 +140,9 @@ fn run_until(
     let mut daemon = Daemon::start(config, source, signals, service, checked, &mut folders, sandbox)?;
     let served = daemon.open_up().and_then(|()| {
         folders.keep();
+        // Not before the folders are made, which all rules for files are made of.
+        let of_log = daemon.sandbox.clone();
+        log_thread::have_it(move || of_log.enter_or_abort(ThreadKind::Log));
         daemon.sandbox.enter(ThreadKind::Control).context(NO_SANDBOX)?;
         daemon.sandbox.log();
         daemon.serve()
@@ -507,7 +510,7 @@ impl Daemon {
                     seconds = so_far.as_secs(),
                     "a worker makes no progress any more; the daemon ends itself"
                 );
-                process::abort();
+                log_thread::flush_and_abort();
             }
         }
         self.service.on_deadline(now);
@@ -567,7 +570,7 @@ fn stop_workers(workers: &mut Workers, threads: Vec<JoinHandle<Worker<NicQueue>>
             // It cannot be waited for either: the process ends, and the kernel takes everything
             // back.
             error!(worker = number, %error, "a worker does not stop");
-            process::abort();
+            log_thread::flush_and_abort();
         }
     }
     for thread in threads {

@@ -3,11 +3,14 @@
 //! Errors are printed as one chain, from the attempt down to a next step; the exit code is then 1.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     env,
     io::{self, IsTerminal},
     os::fd::{AsFd, BorrowedFd},
+    panic::{self, PanicHookInfo},
     path::{Path, PathBuf},
     process::ExitCode,
+    thread,
 };
 
 use anyhow::Context;
@@ -28,6 +31,7 @@ use tracing_subscriber::{
 
 use crate::{
     config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget},
+    log_thread,
     sandbox::Confinement,
 };
 
@@ -76,10 +80,13 @@ const WRONG_CONFIG: u8 = 78;
 /// Executes the command line; `run` serves with a config until it is told to stop.
 pub fn main(run: impl FnOnce(Config, ConfigSource, Confinement) -> anyhow::Result<()>) -> ExitCode {
     match dispatch(DaemonArgs::parse().command, run) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log_thread::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             let text = format!("roced: {error:#}\n");
-            eprint!("{}", if stderr_is_the_journal() { with_priority(3, &text) } else { text });
+            log_thread::write_last(&if stderr_is_the_journal() { with_priority(3, &text) } else { text });
             if error.is::<ConfigError>() { WRONG_CONFIG.into() } else { ExitCode::FAILURE }
         }
     }
@@ -136,14 +143,16 @@ fn start_log(log: &LogConfig) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
     let (filter, handle) = reload::Layer::new(level_filter(log.level));
     let registry = tracing_subscriber::registry().with(filter);
     match log.target {
-        LogTarget::Stderr if stderr_is_the_journal() => {
-            registry
-                .with(fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(JournalLines))
-                .try_init()?;
-        }
         LogTarget::Stderr => {
-            let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-            registry.with(layer).try_init()?;
+            let writer = log_thread::start().context("no thread for the log")?;
+            let is_journal = stderr_is_the_journal();
+            panic::set_hook(Box::new(move |panic| log_panic(panic, is_journal)));
+            let layer = fmt::layer().with_writer(writer);
+            if is_journal {
+                registry.with(layer.with_ansi(false).event_format(JournalLines)).try_init()?;
+            } else {
+                registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init()?;
+            }
         }
         LogTarget::Journald => {
             let layer = tracing_journald::layer().context(
@@ -156,6 +165,19 @@ fn start_log(log: &LogConfig) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
         // It fails only without a subscriber, and then nothing is written in any case.
         let _ = handle.reload(level_filter(level));
     }))
+}
+
+/// Writes the message of a panic as the standard library does, but by the log's thread: a thread
+/// that panics ends the daemon, also when the reader of stderr stands still.
+fn log_panic(panic: &PanicHookInfo<'_>, is_journal: bool) {
+    let current = thread::current();
+    let (name, trace) = (current.name().unwrap_or("<unnamed>"), Backtrace::capture());
+    let trace = match trace.status() {
+        BacktraceStatus::Captured => format!("{trace}"),
+        _ => String::new(),
+    };
+    let text = format!("thread '{name}' {panic}\n{trace}");
+    log_thread::write_last(&if is_journal { with_priority(2, &text) } else { text });
 }
 
 /// Events as lines of a unit's stderr, fields included: plain `journalctl` shows no fields of the

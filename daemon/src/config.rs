@@ -11,12 +11,16 @@ mod read;
 mod reader;
 
 use std::{
-    fmt, fs, io,
+    fmt,
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use ipnet::IpNet;
+use nix::fcntl::OFlag;
 use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
@@ -32,6 +36,9 @@ pub use self::{
 
 /// The config that is read when the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
+
+/// Longest config file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Everything in `roced.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -612,7 +619,7 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or with everything that is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
+        let text = read_file(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
         Self::parse(&text, &online_cores()).map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
     }
 
@@ -633,6 +640,24 @@ impl Config {
         reader.read(|top| read::config(top, &[0]));
         reader.finish().1
     }
+}
+
+/// The text of a regular file of at most [`FILE_BYTES_MAX`]. A reload is the control thread's: it
+/// does not wait for a writer to open a FIFO, and reads no device without an end.
+fn read_file(path: &Path) -> io::Result<String> {
+    let file = File::options().read(true).custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        let kind = if metadata.is_dir() { "a folder" } else { "a FIFO or a device" };
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file")));
+    }
+    let mut text = String::new();
+    // One byte more, as the file may grow meanwhile.
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 1 MiB"));
+    }
+    Ok(text)
 }
 
 /// The cores that the kernel runs; empty when it does not say, and then no core is refused.

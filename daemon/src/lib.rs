@@ -11,6 +11,7 @@
 //! | [`worker`] | worker threads: endpoints between NIC queues and client memory; imports none of the others |
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
+//! | `log_thread` | thread that writes the log |
 //! | `peer_groups` | groups of processes that connect |
 //! | [`sandbox`] | confinement of each thread: capabilities, files, system calls |
 //! | `last_work` | bounds of work that was posted before the end of a queue pair or a session |
@@ -28,6 +29,7 @@ pub mod config;
 pub mod environment;
 mod last_work;
 mod log_limiter;
+mod log_thread;
 pub mod net;
 mod numbers;
 mod peer_groups;

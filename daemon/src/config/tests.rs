@@ -1,5 +1,9 @@
 //! Contents of a config file, and the report of each mistake.
 
+use std::{os::unix::fs::symlink, sync::mpsc, thread};
+
+use nix::{sys::stat::Mode, unistd::mkfifo};
+
 use super::*;
 
 const DOCUMENTED: &str = include_str!("../../../config/roced.toml");
@@ -305,4 +309,31 @@ fn wrong_rules_of_access_are_named() {
     ] {
         assert_eq!(problem(&format!("[[access]]\n{rule}")).1, key, "{rule}");
     }
+}
+
+#[test]
+fn only_a_regular_file_of_a_sane_size_is_read() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let refusal = |path: &Path| {
+        let (path, (done, refusal)) = (path.to_owned(), mpsc::channel());
+        let named = path.display().to_string();
+        thread::spawn(move || done.send(Config::load(&path).expect_err("no config").to_string()));
+        let text = refusal.recv_timeout(Duration::from_secs(20)).expect("it does not wait for a writer");
+        assert!(text.contains(&named), "{text}");
+        text
+    };
+    let fifo = folder.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).expect("a FIFO");
+    assert!(refusal(&fifo).contains("a FIFO or a device, not a regular file"));
+    let link = folder.path().join("link");
+    symlink(&fifo, &link).expect("a link");
+    assert!(refusal(&link).contains("not a regular file"));
+    assert!(refusal(folder.path()).contains("a folder, not a regular file"));
+    assert!(refusal(Path::new("/dev/zero")).contains("not a regular file"));
+    let large = folder.path().join("large");
+    fs::write(&large, "#".repeat(FILE_BYTES_MAX as usize + 1)).expect("a large file");
+    assert!(refusal(&large).contains("more than 1 MiB"));
+    // As much as is allowed is read and parsed.
+    fs::write(&large, "#".repeat(FILE_BYTES_MAX as usize)).expect("a smaller one");
+    assert!(matches!(Config::load(&large), Err(ConfigError::Invalid { .. }) | Ok(_)));
 }

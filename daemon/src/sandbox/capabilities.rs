@@ -29,7 +29,7 @@ const fn used(kind: ThreadKind) -> &'static [(Capability, &'static str)] {
             (Capability::CAP_BPF, "changes the addresses of the XDP program, before Linux 5.19"),
             (Capability::CAP_DAC_OVERRIDE, "writes /sys/class/net/*/threaded as another user than root"),
         ],
-        ThreadKind::Worker | ThreadKind::Copy | ThreadKind::User => &[],
+        ThreadKind::Worker | ThreadKind::Copy | ThreadKind::User | ThreadKind::Log => &[],
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             let reasons = used(kind);
             assert!(kept(kind, &all).iter().all(|kept| reasons.iter().any(|(capability, _)| capability == kept)));
         }
-        for kind in [ThreadKind::Worker, ThreadKind::Copy, ThreadKind::User] {
+        for kind in [ThreadKind::Worker, ThreadKind::Copy, ThreadKind::User, ThreadKind::Log] {
             assert!(kept(kind, &all).is_empty(), "{kind:?}");
         }
         assert!(!kept(ThreadKind::Control, &all).contains(&Capability::CAP_NET_RAW));

@@ -6,7 +6,7 @@
 //! seccomp). Nothing of that can be undone. `docs/sandbox.md` has the lists for operators.
 //!
 //! ```text
-//!   start: all privileges ─► attach thread enters ─► workers enter ─► control thread enters
+//!   start: all privileges ─► attach thread enters ─► workers enter ─► log, control thread enter
 //!                                  │                                    │
 //!                                  └► its attempts inherit             └► copy and user threads inherit,
 //!                                     its sandbox                         and enter a tighter one
@@ -24,7 +24,6 @@ mod syscalls;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process,
     sync::{Arc, OnceLock},
 };
 
@@ -34,6 +33,7 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 
 use self::{filter::ThreadFilter, paths::PathRules};
+use crate::log_thread;
 
 /// Memory that a core dump contains (core(5)): private memory without a file, ELF headers, private
 /// huge pages. Not shared memory: that is clients' memory and the frames of NIC queues.
@@ -52,11 +52,13 @@ pub enum ThreadKind {
     Copy,
     /// Closes descriptors of a user's clients, unmaps their memory, sends and takes their messages.
     User,
+    /// Writes the log to stderr.
+    Log,
 }
 
 impl ThreadKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Attach, Self::Worker, Self::Control, Self::Copy, Self::User];
+    pub const ALL: [Self; 6] = [Self::Attach, Self::Worker, Self::Control, Self::Copy, Self::User, Self::Log];
 
     /// As reports name it.
     pub const fn name(self) -> &'static str {
@@ -66,6 +68,7 @@ impl ThreadKind {
             Self::Control => "control",
             Self::Copy => "copy",
             Self::User => "user",
+            Self::Log => "log",
         }
     }
 }
@@ -168,7 +171,7 @@ impl Sandbox {
     pub fn enter_or_abort(&self, kind: ThreadKind) {
         if let Err(error) = self.enter(kind) {
             error!(thread = kind.name(), %error, "a thread cannot be confined; the daemon ends itself");
-            process::abort();
+            log_thread::flush_and_abort();
         }
     }
 

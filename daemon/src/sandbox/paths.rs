@@ -103,7 +103,7 @@ fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
             };
             all.extend(served.sockets.iter().map(remove));
         }
-        ThreadKind::Copy | ThreadKind::User => {}
+        ThreadKind::Copy | ThreadKind::User | ThreadKind::Log => {}
     }
     all
 }

@@ -348,6 +348,7 @@ pub(super) fn calls_of(kind: ThreadKind) -> impl Iterator<Item = &'static Allowe
         ThreadKind::Control => &[NETWORK, CONTROL, COPY, NEVER_MADE],
         ThreadKind::Copy => &[COPY],
         ThreadKind::User => &[USER],
+        ThreadKind::Log => &[],
     };
     EVERY.iter().chain(own.iter().copied().flatten())
 }

@@ -24,6 +24,7 @@ fn kind(name: &str) -> &'static str {
         "roced" => "control",
         "roced-attach" => "attach",
         "roced-copy" => "copy",
+        "roced-log" => "log",
         "roced-user" => "user",
         _ if name.starts_with("roced-w") => "worker",
         _ => "unknown",
@@ -68,7 +69,7 @@ pub(crate) fn every_thread_is_confined_and_serves(_: &Settings) -> Result<()> {
     // Those of users come and go.
     let are_all_there = || -> Result<bool> {
         let kinds = confined(&lab)?;
-        Ok(["attach", "control", "worker"].iter().all(|kind| kinds.contains(kind)))
+        Ok(["attach", "control", "log", "worker"].iter().all(|kind| kinds.contains(kind)))
     };
     ensure!(are_all_there()?, "{:?}", confined(&lab)?);
     let _server = Server::start(&lab, Host::B, &[])?;
