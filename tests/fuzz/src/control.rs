@@ -298,7 +298,7 @@ impl Daemon {
                 // A call may wait for threads of its user, which close files.
                 let wait = due.saturating_duration_since(Instant::now());
                 assert!(wait < Duration::from_secs(10), "it owes an answer before");
-                std::thread::sleep(wait.min(Duration::from_millis(20)));
+                thread::sleep(wait.min(Duration::from_millis(20)));
                 let now = Instant::now();
                 self.with_outside(|clients, environment| clients.on_deadline(now, environment));
             } else {
