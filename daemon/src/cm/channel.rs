@@ -437,7 +437,7 @@ mod tests {
         let heap = channel.unread.capacity() * size_of::<Sent>() + channel.waiting.len() * size_of::<Sent>();
         assert_eq!((channel.own_waiting(), channel.own_events(key(1), 0)), (OWN_EVENTS_MAX, channel.untaken(key(1))));
         assert!(kernel + heap + SOCKETS_BYTES <= CHANNEL_BYTES, "{kernel} {heap} {CHANNEL_BYTES}");
-        assert!(CHANNEL_BYTES <= 100 << 10, "{CHANNEL_BYTES}");
+        const { assert!(CHANNEL_BYTES <= 100 << 10) };
         let moved = channel.take_events(key(1), sequence - 1);
         assert_eq!((moved.len(), channel.own_waiting(), channel.waiting.len()), (OWN_EVENTS_MAX, 0, 0));
     }
