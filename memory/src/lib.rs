@@ -24,6 +24,7 @@
 //! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `stall_meter.rs` | how long a worker waits for mapped memory, by session |
+//! | `clock.rs` | clocks of the kernel |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings of queue pairs, CQs and SRQs |
@@ -34,6 +35,7 @@ pub mod channel;
 pub(crate) mod chores;
 pub mod client_memory;
 pub mod client_socket;
+pub mod clock;
 mod copies;
 pub mod descriptor;
 pub mod first_touch;

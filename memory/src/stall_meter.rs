@@ -21,8 +21,10 @@ use std::{
 
 use nix::{
     sys::resource::{UsageWho, getrusage},
-    time::{ClockId, clock_gettime},
+    time::ClockId,
 };
+
+use crate::clock::nanos_of;
 
 /// A poll iteration takes longer only where something is amiss: usual ones take some ten to a
 /// hundred microseconds.
@@ -98,8 +100,7 @@ thread_local! {
 }
 
 fn clock() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
-    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+    nanos_of(ClockId::CLOCK_MONOTONIC)
 }
 
 impl StallMeter {

@@ -31,9 +31,12 @@ use std::{
     time::Duration,
 };
 
-use nix::time::{ClockId, clock_gettime};
+use nix::time::ClockId;
 
-use crate::thread_start::{self, HelperThread};
+use crate::{
+    clock::nanos_of,
+    thread_start::{self, HelperThread},
+};
 
 /// How long a quick message lets the next one be expected to be quick, ns. Within it a program adds
 /// some ten thousand entries to an epoll set.
@@ -118,11 +121,6 @@ impl WakeTrust {
 
 fn now() -> u64 {
     nanos_of(ClockId::CLOCK_MONOTONIC)
-}
-
-fn nanos_of(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock).expect("a clock of every Linux");
-    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
 /// Measures the time that this thread computes. That clock is not read at the end where the time

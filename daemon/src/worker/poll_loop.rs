@@ -33,12 +33,9 @@ use std::{
     },
 };
 
-use nix::{
-    errno::Errno,
-    time::{ClockId, clock_gettime},
-};
+use nix::{errno::Errno, time::ClockId};
 use roced_abi::doorbell::WorkerState;
-use roced_memory::{access_log, mapping::Mapping};
+use roced_memory::{access_log, clock::nanos_of, mapping::Mapping};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, Transmitted, TransmittedOf},
@@ -184,10 +181,7 @@ pub struct Worker<N> {
 
 /// CLOCK_MONOTONIC now.
 pub fn monotonic_now() -> Nanos {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
-    // It begins at zero when the machine boots: never negative, and 64 bits of nanoseconds are 584
-    // years.
-    Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+    Nanos(nanos_of(ClockId::CLOCK_MONOTONIC))
 }
 
 impl<N: Nic> Worker<N> {
