@@ -246,7 +246,7 @@ fn calls_without_end_delay_those_of_another_user_by_few() {
     }
     let served = Served::start();
     let busy: Vec<_> = (0..64).map(|_| opened(&served)).collect();
-    let most = as_unprivileged_user(&served, || {
+    let (pairs, during) = as_unprivileged_user(&served, || {
         let mut other = opened(&served);
         served.told.lock().expect("no test panics here").delay = Duration::from_millis(2);
         for raw in &busy {
@@ -255,19 +255,19 @@ fn calls_without_end_delay_those_of_another_user_by_few() {
                 raw.put(Message::new(CreateCq::OP, sequence, &request).as_bytes(), &[]);
             }
         }
-        // In commands that are carried out meanwhile: time depends on other programs of the machine.
+        // In commands that are carried out meanwhile: time depends on other programs of the machine,
+        // and so does the longest of these waits.
         let given = || served.told.lock().expect("no test panics here").commands_given;
-        let (begin, mut most) = (Instant::now(), 0);
+        let (begin, before, mut pairs) = (Instant::now(), given(), 0);
         while begin.elapsed() < Duration::from_millis(500) {
-            let before = given();
             let pd = other.call::<AllocPd>(Nothing {}).expect("room").handle;
             other.call::<DeallocPd>(Handle { handle: pd }).expect("unused");
-            most = most.max(given() - before);
+            pairs += 1;
         }
-        most
+        (pairs, given() - before)
     });
     served.told.lock().expect("no test panics here").delay = Duration::ZERO;
-    assert!(most < 64, "{most} of the other user's 1,024 calls during two of this one's");
+    assert!(during < 16 * pairs, "{during} of the other user's 1,024 calls during {pairs} times two of this one's");
 }
 
 const LARGE: u64 = 512 << 20;
