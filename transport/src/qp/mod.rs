@@ -454,7 +454,7 @@ impl Qp {
     /// packet must know them; otherwise it changes nothing.
     #[inline]
     pub(crate) fn check_origin(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<(), DropReason> {
-        self.check_peer(packet)?;
+        self.check_headers(packet)?;
         match &self.base.path {
             // Frames between queue pairs of this daemon never come from the network, nor others by
             // another way.
@@ -465,9 +465,9 @@ impl Qp {
         }
     }
 
-    /// Checks service and addresses.
+    /// Checks service, partition, addresses and VLAN, and that the state receives.
     #[inline]
-    pub(crate) fn check_peer(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+    pub(crate) fn check_headers(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
         }
