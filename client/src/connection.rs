@@ -199,7 +199,7 @@ impl ConnectionRequest {
         self.identifier.device()
     }
 
-    /// The peer.
+    /// Returns the peer's address and port.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -225,7 +225,7 @@ impl ConnectionRequest {
         Ok(Connection { identifier, private_data })
     }
 
-    /// Refuses, with at most 148 bytes for the peer's program.
+    /// Refuses the request, with at most 148 bytes for the peer's program.
     ///
     /// # Errors
     /// Private data that is too long; the daemon is gone.
@@ -235,7 +235,7 @@ impl ConnectionRequest {
 }
 
 impl Connection {
-    /// This end.
+    /// Returns the local address and port.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -243,7 +243,7 @@ impl Connection {
         socket_address(&self.identifier.record()?.route.source)
     }
 
-    /// The peer.
+    /// Returns the peer's address and port.
     ///
     /// # Errors
     /// The daemon is gone.

@@ -262,7 +262,7 @@ pub struct DeviceConfig {
     pub window_packets: u32,
     /// Packets of all queue pairs of a worker together in flight at most.
     pub total_window_packets: u32,
-    /// Which RoCE its addresses speak.
+    /// Versions of RoCE that its addresses speak.
     pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
     pub pkeys: Vec<Pkey>,

@@ -197,7 +197,8 @@ impl FairList {
         }
     }
 
-    /// The turn of this slot had this cost. Of debts beyond `DEBT_QUANTA` nothing is kept.
+    /// Charges `cost` to the client and the account of `slot`, after its turn. A debt is limited to
+    /// `DEBT_QUANTA` quanta.
     #[inline]
     pub fn charge(&mut self, slot: u32, cost: u32) {
         let client = self.client_of[slot as usize];
@@ -209,8 +210,8 @@ impl FairList {
         *credit = (*credit - i64::from(cost)).max(least);
     }
 
-    /// The account that has its turn, and its client that has, give way to the next, with the
-    /// credit that they have.
+    /// Moves the account whose turn it is, and its client whose turn it is, behind the others. Both
+    /// keep their credit.
     pub fn pass(&mut self) {
         let account = self.first(ALL);
         if account == self.ends(ALL) {

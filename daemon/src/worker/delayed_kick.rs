@@ -25,7 +25,7 @@ pub struct DelayedKick {
 }
 
 impl DelayedKick {
-    /// Of a worker that has kept nothing waiting yet.
+    /// Creates the state of a worker that delays nothing yet.
     pub const fn new() -> Self {
         Self { since: None, pause: YieldPause::new(LONG) }
     }

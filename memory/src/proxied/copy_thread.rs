@@ -254,7 +254,7 @@ fn computed_by(tid: i32) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Does this thread of ours wait for something other than a core?
+/// Returns true if thread `tid` of this process waits for something other than a core.
 pub(super) fn is_blocked(tid: i32) -> bool {
     // One that has not begun is ready to.
     if tid == ITSELF {

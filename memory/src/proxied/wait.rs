@@ -38,7 +38,7 @@ pub(super) trait Scene {
     /// whichever is more.
     fn used(&mut self) -> Duration;
 
-    /// Does the one that it waits for wait itself, for something other than a core?
+    /// Returns true if the awaited thread itself waits, for something other than a core.
     fn is_blocked(&self) -> bool;
 }
 

@@ -51,7 +51,7 @@ pub const EVENT: u32 = 0;
 pub struct Header {
     /// [`MAGIC`].
     pub magic: u32,
-    /// Which call: [`Call::OP`], or [`EVENT`].
+    /// Number of the call, [`Call::OP`], or [`EVENT`].
     pub op: u32,
     /// Chosen by the client, comes back in the reply.
     pub sequence: u32,

@@ -88,7 +88,7 @@ pub struct QpAttributes {
     pub retry_cnt: u32,
     /// Retries after RNR NAK, 0 to 6, 7 for ever.
     pub rnr_retry: u32,
-    /// Which entry of the port's table of partition keys.
+    /// Index in the port's table of partition keys.
     pub pkey_index: u32,
     /// Flow label, 20 bits; also makes the UDP source port when not 0.
     pub flow_label: u32,
