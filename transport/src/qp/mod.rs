@@ -83,7 +83,7 @@ use crate::{
     clock::Nanos,
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
-    fair::Tenant,
+    fair::FairOwner,
     io::{App, FrameOrigin, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
@@ -109,7 +109,7 @@ pub struct Qp {
     pub(crate) recv_room_wanted: bool,
     account: AccountId,
     client: SessionId,
-    /// Of the account: see [`Tenant`].
+    /// Of the account: see [`FairOwner`].
     weight: u8,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
@@ -159,7 +159,7 @@ impl Qp {
             recv_room_wanted: false,
             account: AccountId::default(),
             client: SessionId::default(),
-            weight: Tenant::default().weight,
+            weight: FairOwner::default().weight,
             share: InFlightShare::default(),
             attachments: 0,
         }
