@@ -13,7 +13,7 @@ use std::{
 
 /// A yield that took longer was used by a thread that computes: the shortest time slice of Linux is
 /// 0.7 ms.
-const LONG: Duration = Duration::from_micros(500);
+const LONG_YIELD: Duration = Duration::from_micros(500);
 const SHORTEST_PAUSE_NS: u64 = 1_000_000;
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -49,7 +49,7 @@ impl YieldLimiter {
     }
 
     fn on_return(&self, before: Duration, now: Duration) {
-        if now - before < LONG {
+        if now - before < LONG_YIELD {
             return self.next_pause.store(SHORTEST_PAUSE_NS, Ordering::Relaxed);
         }
         let pause = self.next_pause.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::{
 
 /// How long the confirmation of a peer is waited for while many others are. A guess: some
 /// repetitions of a REP.
-const SHORT_PATIENCE: Duration = Duration::from_secs(4);
+const SHORT_CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Longest delay of our ACKs: exponent, as Linux announces it.
 const ACK_DELAY: u8 = 15;
@@ -176,7 +176,7 @@ impl Identifiers {
                 srq: parameters.srq,
                 ack_delay: ACK_DELAY,
                 private_data: padded(private_data, REP_DATA_BYTES)?,
-                patience: self.unconfirmed.are_many_beside(key).then_some(SHORT_PATIENCE),
+                patience: self.unconfirmed.are_many_beside(key).then_some(SHORT_CONFIRMATION_TIMEOUT),
             };
             self.manager.accept(connection, &how, now)?;
             self.unconfirmed.accept(key);

@@ -14,7 +14,7 @@ use super::yield_pause::YieldPause;
 
 /// A yield that took longer was used by a computing thread. A guess: several times the reply time
 /// of a client.
-const LONG: Nanos = Nanos::from_micros(30);
+const LONG_YIELD: Nanos = Nanos::from_micros(30);
 
 /// Whether acknowledgments wait, now and in a while.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct DelayedKick {
 impl DelayedKick {
     /// Creates the state of a worker that delays nothing yet.
     pub const fn new() -> Self {
-        Self { since: None, pause: YieldPause::new(LONG) }
+        Self { since: None, pause: YieldPause::new(LONG_YIELD) }
     }
 
     /// A poll iteration begins at `now`. Says whether acknowledgments waited for it: they do not

@@ -75,7 +75,7 @@ pub(crate) use self::{
 };
 #[cfg(test)]
 pub(crate) use self::{
-    life::BARRED,
+    life::OTHER_PORT_BAR_MEAN,
     likelihood::{JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS, RUN_REACH},
     responder::AHEAD_FIRST,
 };
