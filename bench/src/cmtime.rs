@@ -1,5 +1,5 @@
-//! `cmtime` of the package rdmacm-utils over our libibverbs: connections step by step, all of them in
-//! one step before the next.
+//! `cmtime` of the package rdmacm-utils over our libibverbs: connections step by step, all of them
+//! in one step before the next.
 
 use std::{env, time::Duration};
 
@@ -17,7 +17,7 @@ const CONNECTIONS: &str = "1000";
 
 /// How long the client may take, and the server until it listens.
 const LIMIT: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Times of a connection, microseconds: that of all divided by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -43,7 +43,7 @@ pub(crate) fn measure(programs: &Programs<'_>) -> anyhow::Result<Option<CmTimes>
     let before = listeners()?;
     // It serves without end, and ends with this value.
     let server = start(on(programs.b, NetworkSide::B, &["-b", &address]), &place.folder.join("cmtime.log"))?;
-    let listens = within(PATIENCE, || listeners().is_ok_and(|now| now > before));
+    let listens = within(TIMEOUT, || listeners().is_ok_and(|now| now > before));
     ensure!(listens, "cmtime does not listen");
     let text = run(on(programs.a, NetworkSide::A, &["-s", &address, "-c", CONNECTIONS]), LIMIT)?;
     drop(server);

@@ -1,9 +1,9 @@
 //! Connections by the connection manager: how long one takes, how many are made in a second, and
 //! 10,000 at once.
 //!
-//! Both programs are threads of this process, each a client of its own host's daemon, with one event
-//! channel, as a program of librdmacm has it. Each connection has a queue pair of its own, which is
-//! made, connected and destroyed with it.
+//! Both programs are threads of this process, each a client of its own host's daemon, with one
+//! event channel, as a program of librdmacm has it. Each connection has a queue pair of its own,
+//! which is made, connected and destroyed with it.
 
 use std::{
     collections::HashMap,
@@ -48,7 +48,7 @@ const AT_ONCE: usize = 10_000;
 const QPS_OF_SESSION: usize = 1000;
 
 /// How long anything may take that should come at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The identifiers' own number: events name the identifier itself.
 const UID: u64 = 1;
@@ -149,7 +149,7 @@ fn at_once(socket: &Path, peer: SocketAddr, told: &Told, hosts: [&Host; 2]) -> a
     let in_s = begin.elapsed().as_secs_f64();
     let established = active.ends.len() - refused;
     let of_passive = || told.established.load(Ordering::Relaxed) - passive_before;
-    within(PATIENCE, || of_passive() >= established);
+    within(TIMEOUT, || of_passive() >= established);
     thread::sleep(SETTLE);
     let after = hosts[0].memory()?;
     let idle_cpu_share = cpu::idle_share(hosts[0].daemon_pid());
@@ -157,7 +157,7 @@ fn at_once(socket: &Path, peer: SocketAddr, told: &Told, hosts: [&Host; 2]) -> a
     let begin = Instant::now();
     let at_peer = of_passive();
     active.end()?;
-    let all_told = within(PATIENCE, || told.ended.load(Ordering::Relaxed) - ended_before >= at_peer);
+    let all_told = within(TIMEOUT, || told.ended.load(Ordering::Relaxed) - ended_before >= at_peer);
     ensure!(all_told, "the peer's program is not told of all ends");
     let ended_in_s = begin.elapsed().as_secs_f64();
     let left = nothing_is_left(hosts).map_or_else(|_| left(hosts), |()| Ok(0))?;
@@ -185,7 +185,7 @@ fn left(hosts: [&Host; 2]) -> anyhow::Result<u64> {
 
 /// The peer has answered, and TIMEWAIT is over.
 fn nothing_is_left(hosts: [&Host; 2]) -> anyhow::Result<()> {
-    ensure!(within(PATIENCE, || left(hosts).is_ok_and(|left| left == 0)), "{} are left", left(hosts)?);
+    ensure!(within(TIMEOUT, || left(hosts).is_ok_and(|left| left == 0)), "{} are left", left(hosts)?);
     Ok(())
 }
 
@@ -330,7 +330,7 @@ impl Active {
     }
 
     fn next(&self) -> anyhow::Result<CmChannelEvent> {
-        next(&self.channel, PATIENCE)?.context("no event comes")
+        next(&self.channel, TIMEOUT)?.context("no event comes")
     }
 
     /// An event on the way to a connection; true if the route is known.

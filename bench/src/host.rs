@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long starting and ending anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where `roce-perf serve` listens.
 const PERF_PORT: u16 = 18511;
@@ -136,7 +136,7 @@ impl Host {
         command.args(["run", "--config"]).arg(&config);
         let mut daemon = start(command, &log)?;
         let serves = || Device::list_at(&folder.join("roced.sock")).is_ok_and(|devices| !devices.is_empty());
-        let there = within(PATIENCE, || serves() || !daemon.runs());
+        let there = within(TIMEOUT, || serves() || !daemon.runs());
         ensure!(there && daemon.runs(), "roced does not serve:\n{}", fs::read_to_string(&log).unwrap_or_default());
 
         let mut command = network.command(side, programs.join("roce-perf"));
@@ -144,7 +144,7 @@ impl Host {
         command.args(["serve", "--bind", &address.0.to_string()]).env("ROCED_SOCKET", folder.join("roced.sock"));
         let perf = start(command, &folder.join("perf.log"))?;
         let listens = || network.on(side, || Ok(TcpStream::connect(address)?)).is_ok();
-        ensure!(within(PATIENCE, listens), "roce-perf serve does not listen: {}", folder.join("perf.log").display());
+        ensure!(within(TIMEOUT, listens), "roce-perf serve does not listen: {}", folder.join("perf.log").display());
         Ok(Self { perf, daemon, folder, programs: programs.to_owned() })
     }
 
@@ -194,7 +194,7 @@ impl Host {
     fn ask(&self, what: &str) -> anyhow::Result<Value> {
         let mut command = Command::new(self.programs.join("rocectl"));
         command.args(["--json", what]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
-        Ok(serde_json::from_str(&run(command, PATIENCE)?)?)
+        Ok(serde_json::from_str(&run(command, TIMEOUT)?)?)
     }
 
     /// Memory of the daemon in bytes, as the kernel shares it out.

@@ -19,7 +19,7 @@ const PERFTEST_PORT: &str = "18516";
 const GID: &str = "1";
 
 /// How long a server may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client that is to run for `time` may take. A run with a number of messages instead of
 /// a time is slower on a slow machine: a guess.
@@ -152,11 +152,11 @@ impl Programs<'_> {
         };
         let before = self.cpu();
         let mut server = start(on(self.b, NetworkSide::B), &self.place.folder.join("perftest.log"))?;
-        ensure!(within(PATIENCE, || self.listens() || !server.runs()) && server.runs(), "ib_write_bw does not listen");
+        ensure!(within(TIMEOUT, || self.listens() || !server.runs()) && server.runs(), "ib_write_bw does not listen");
         let mut client = on(self.a, NetworkSide::A);
         client.arg(self.pair.address(NetworkSide::B).to_string());
         let text = run(client, limit(time))?;
-        ensure!(within(PATIENCE, || !server.runs()), "the server of ib_write_bw does not end");
+        ensure!(within(TIMEOUT, || !server.runs()), "the server of ib_write_bw does not end");
         let cpu = self.cpu() - before;
         let gbit_per_s = average_of_perftest(&text).with_context(|| format!("ib_write_bw says no average: {text}"))?;
         let (bytes, packets) = ((messages * size) as f64, messages * size.div_ceil(mtu.into()));

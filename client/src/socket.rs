@@ -48,7 +48,7 @@ const CALL_SECONDS: u64 = 20;
 
 /// Time that a call polls for its reply, yielding, before it sleeps: most calls are answered within
 /// microseconds, and a wake-up costs ten times that. Beside threads that compute it sleeps at once.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 /// Calls of all threads that are under way at a time, others wait: the daemon ends a session that
 /// does not read its replies, and a socket has room for some dozens.
@@ -441,7 +441,7 @@ impl DaemonSession {
     }
 
     fn receive(&self, call: &'static str, deadline: Instant) -> Result<(Message, Vec<OwnedFd>)> {
-        let look_until = Instant::now() + LOOK;
+        let look_until = Instant::now() + POLL_BEFORE_SLEEP;
         loop {
             if let Some(received) = self.try_receive()? {
                 return Ok(received);

@@ -61,7 +61,7 @@ impl fmt::Display for RefusalCause {
             Self::BacklogFull => f.write_str("the backlog of the listener is full: its program takes no requests"),
             Self::UnconfirmedFull => f.write_str("too many requests that their peers do not confirm: do these exist?"),
             Self::ConnectionsFull => f.write_str("too many connections (limits.cm.connections)"),
-            Self::IdentifiersFull => f.write_str("too many identifiers of the user (limits.cm.ids_of_user)"),
+            Self::IdentifiersFull => f.write_str("too many identifiers of the account (limits.cm.ids_of_account)"),
             Self::Stale => f.write_str("the peer's queue pair is connected already: stale, it ends first"),
             Self::Unfit(reason) => write!(f, "{} ({reason})", words(reason)),
             Self::ByProgram(reason) => write!(f, "the program refused: {} ({reason})", words(reason)),

@@ -1,4 +1,4 @@
-//! Requests to the daemon's admin socket: one question, one answer, at most [`PATIENCE`].
+//! Requests to the daemon's admin socket: one question, one answer, at most [`ANSWER_TIMEOUT`].
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer. The control thread answers in milliseconds; a stopped process never
 /// does.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest answer we read. A report of ten thousand queue pairs is a tenth of it.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
@@ -93,7 +93,7 @@ impl<'a> DaemonSocket<'a> {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!(
                 "roced took the question on {} but gave no answer within {} s: it hangs or is stopped",
                 self.path.display(),
-                PATIENCE.as_secs()
+                ANSWER_TIMEOUT.as_secs()
             ),
             _ => anyhow!("{doing} on {}: {error}", self.path.display()),
         }
@@ -117,7 +117,7 @@ fn remedy(path: &Path) -> String {
 
 /// Puts a deadline on connecting (a full backlog blocks), writing and reading.
 fn set_patience(fd: &OwnedFd) -> nix::Result<()> {
-    let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
+    let patience = TimeVal::seconds(ANSWER_TIMEOUT.as_secs() as i64);
     socket::setsockopt(fd, sockopt::SendTimeout, &patience)?;
     socket::setsockopt(fd, sockopt::ReceiveTimeout, &patience)
 }

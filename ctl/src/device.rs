@@ -12,7 +12,7 @@ use crate::{cli::DeviceCommand, daemon::DaemonSocket};
 
 /// Longest wait for an added device to be served: binding a queue that is still busy takes up to
 /// `queue_busy_ms`, 3 s by default.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Carries out `command` and returns the text to print.
 pub(crate) fn change(daemon: &DaemonSocket<'_>, command: &DeviceCommand, json: bool) -> anyhow::Result<String> {
@@ -34,7 +34,7 @@ pub(crate) fn change(daemon: &DaemonSocket<'_>, command: &DeviceCommand, json: b
 
 /// Waits until the device `name` is not in transition any more.
 fn attached(daemon: &DaemonSocket<'_>, name: &str) -> anyhow::Result<DeviceReport> {
-    let deadline = Instant::now() + ATTACH_PATIENCE;
+    let deadline = Instant::now() + ATTACH_TIMEOUT;
     loop {
         let status: StatusReport = daemon.ask(Question::Status)?;
         let device = status.devices.into_iter().find(|device| device.name == name);
@@ -43,7 +43,7 @@ fn attached(daemon: &DaemonSocket<'_>, name: &str) -> anyhow::Result<DeviceRepor
             return Ok(device);
         }
         if Instant::now() >= deadline {
-            bail!("{name} is still being attached after {} s: see roced's log", ATTACH_PATIENCE.as_secs());
+            bail!("{name} is still being attached after {} s: see roced's log", ATTACH_TIMEOUT.as_secs());
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -44,10 +44,10 @@ const CONNECTIONS_MAX: usize = 16;
 const QUESTION_BYTES_MAX: usize = 1024;
 
 /// How long an operator may take between two steps.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection lasts, with any number of steps: others wait for its place. `rocectl` makes
-/// one for each question, and the longest answer takes some seconds where the daemon is busy.
+/// How long a connection lasts, with any number of steps: others wait for its place. `rocectl`
+/// makes one for each question, and the longest answer takes some seconds where the daemon is busy.
 const LIFETIME: Duration = Duration::from_secs(30);
 
 /// Number of the listener in the epoll set; connections have numbers of their own.
@@ -166,7 +166,7 @@ impl Admin {
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
-            let (deadline, ends) = (now + PATIENCE, now + LIFETIME);
+            let (deadline, ends) = (now + STEP_TIMEOUT, now + LIFETIME);
             let connection = AdminConnection { stream, user, refusal, question, answer, sent: 0, deadline, ends };
             self.connections.push((number, connection));
         }
@@ -209,7 +209,7 @@ impl AdminConnection {
         now: Instant,
         answer: &mut impl FnMut(Question, u32) -> Result<String, Problem>,
     ) -> Result<EpollFlags, Gone> {
-        self.deadline = self.ends.min(now + PATIENCE);
+        self.deadline = self.ends.min(now + STEP_TIMEOUT);
         // One question per call, so that an operator that asks without end gets no more than one
         // turn.
         if !self.write()? {
@@ -428,8 +428,8 @@ mod tests {
         let now = Instant::now();
         assert_eq!(admin.deadline(), None);
         admin.serve(now, |_, _| Ok("1".into()));
-        assert_eq!(admin.deadline(), Some(now + PATIENCE));
-        admin.serve(now + PATIENCE, |_, _| Ok("1".into()));
+        assert_eq!(admin.deadline(), Some(now + STEP_TIMEOUT));
+        admin.serve(now + STEP_TIMEOUT, |_, _| Ok("1".into()));
         assert_eq!(admin.deadline(), None);
         assert_eq!(idle.read(&mut [0; 8]).expect("end of file"), 0);
     }

@@ -110,7 +110,7 @@ const WAIT_MAX: Duration = watchdog::PERIOD;
 /// How long the control thread looks for the next thing to do, yielding, before it sleeps: programs
 /// make their objects by many calls one after the other, each a few microseconds of work, and being
 /// woken costs ten times that.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 /// Events of workers before everything else has its turn. Some take a command to each worker.
 const WORKER_EVENTS: usize = 64;
@@ -399,7 +399,7 @@ impl Daemon {
                 Err(errno) => return Err(errno).context("the control thread cannot wait"),
             };
             if ready > 0 {
-                look_until = Instant::now() + LOOK;
+                look_until = Instant::now() + POLL_BEFORE_SLEEP;
             } else if looks {
                 thread::yield_now();
             }

@@ -208,13 +208,13 @@ pub struct DeviceLimits {
 pub struct CmLimits {
     /// Connections of all programs, those in TIMEWAIT included.
     pub connections: u32,
-    /// Identifiers of all programs of a user, requests of peers and memberships of groups included.
-    pub ids_of_user: u32,
-    /// Event channels of all programs of a user; `None` is an eighth of the files that the daemon
+    /// Identifiers of all programs of an account, requests of peers and memberships of groups included.
+    pub ids_of_account: u32,
+    /// Event channels of all programs of an account; `None` is an eighth of the files that the daemon
     /// may have open, 4096 at most.
-    pub channels_of_user: Option<u32>,
-    /// Memberships of multicast groups of all programs of a user.
-    pub groups_of_user: u32,
+    pub channels_of_account: Option<u32>,
+    /// Memberships of multicast groups of all programs of an account.
+    pub groups_of_account: u32,
 }
 
 /// `[[worker]]`: a thread that moves packets.
@@ -260,9 +260,9 @@ pub struct DeviceConfig {
     pub queue_busy_ms: u32,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
-    /// Packets of all queue pairs of a worker together in flight at most.
+    /// Packets in flight of all queue pairs of one worker on this device at most.
     pub total_window_packets: u32,
-    /// Which RoCE its addresses speak.
+    /// Versions of RoCE that its addresses speak.
     pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
     pub pkeys: Vec<Pkey>,
@@ -516,7 +516,7 @@ impl Default for DeviceLimits {
 impl Default for CmLimits {
     fn default() -> Self {
         // 64 MiB of connections; of a user 16,384 connections, and as many requests. Guesses.
-        Self { connections: 1 << 17, ids_of_user: 1 << 15, channels_of_user: None, groups_of_user: 256 }
+        Self { connections: 1 << 17, ids_of_account: 1 << 15, channels_of_account: None, groups_of_account: 256 }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// In all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// After a batch without frames.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ impl LastWork {
     pub(crate) fn goes_on(&mut self, batch: SentBatch) -> bool {
         let now = Instant::now();
         self.frames = self.frames.saturating_sub(batch.frames);
-        let goes_on = batch.is_left && self.frames > 0 && now < self.since + PATIENCE;
+        let goes_on = batch.is_left && self.frames > 0 && now < self.since + LAST_WORK_TIME_MAX;
         self.due = if goes_on && batch.frames == 0 { now + PAUSE } else { now };
         goes_on
     }

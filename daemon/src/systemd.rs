@@ -23,7 +23,7 @@ impl ServiceManager {
         Self { listens: env::var_os("NOTIFY_SOCKET").is_some(), ..Self::new(sd_notify::watchdog_enabled()) }
     }
 
-    /// There is one, which is told.
+    /// Returns true if a service manager listens.
     pub const fn listens(&self) -> bool {
         self.listens
     }

@@ -50,7 +50,7 @@ impl Backing {
         }
     }
 
-    /// May anything be written there?
+    /// Returns true if the memory may be written.
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Mapped(memory) => memory.is_writable(),

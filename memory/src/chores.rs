@@ -16,19 +16,19 @@ use std::{
 use crate::thread_start::{self, HelperThread};
 
 /// Threads of a user. One does all of it; others begin while it does not get on.
-const THREADS: u32 = 4;
+const THREADS_PER_USER_MAX: u32 = 4;
 
 /// A chore that takes longer has the next one begun by another thread.
-const STUCK: Duration = Duration::from_millis(20);
+const STUCK_CHORE_TIME: Duration = Duration::from_millis(20);
 
 /// So long without a new chore, and all threads of a user are given up. To unmap 8 GiB takes 1.1 s.
-const GONE: Duration = Duration::from_secs(5);
+const STUCK_USER_TIME: Duration = Duration::from_secs(5);
 
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Room for so many chores is kept.
-const ROOM_KEPT: usize = 64;
+const QUEUE_CAPACITY_KEPT: usize = 64;
 
 /// Something to do.
 type Chore = Box<dyn FnOnce() + Send>;
@@ -105,8 +105,8 @@ impl Chores {
     pub(crate) fn are_stuck(self: &Arc<Self>) -> bool {
         self.count();
         let state = self.state();
-        let is_gone = || state.taken.is_some_and(|taken| taken.elapsed() >= GONE);
-        state.threads == THREADS && state.begun == THREADS && is_gone()
+        let is_gone = || state.taken.is_some_and(|taken| taken.elapsed() >= STUCK_USER_TIME);
+        state.threads == THREADS_PER_USER_MAX && state.begun == THREADS_PER_USER_MAX && is_gone()
     }
 
     fn state(&self) -> MutexGuard<'_, ChoreState> {
@@ -144,11 +144,11 @@ impl Chores {
                 state.begun -= 1;
             }
             // A client with thousands of objects leaves as many chores: their room is not kept.
-            if state.queue.capacity() > ROOM_KEPT {
+            if state.queue.capacity() > QUEUE_CAPACITY_KEPT {
                 state.queue = VecDeque::new();
             }
             state.idle += 1;
-            let (woken, waited) = self.came.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.came.wait_timeout(state, IDLE_TIME_MAX).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
             // It begins now, and is not stuck since its last chore.
@@ -166,8 +166,8 @@ impl Chores {
 
 impl ChoreState {
     fn needs_thread(&self) -> bool {
-        let is_stuck = || self.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
-        self.idle == 0 && (self.threads == 0 || self.threads < THREADS && is_stuck())
+        let is_stuck = || self.taken.is_some_and(|taken| taken.elapsed() >= STUCK_CHORE_TIME);
+        self.idle == 0 && (self.threads == 0 || self.threads < THREADS_PER_USER_MAX && is_stuck())
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
             let done = done.clone();
             chores.add(move || done.send(number).expect("the test waits"));
         }
-        thread::sleep(2 * STUCK);
+        thread::sleep(2 * STUCK_CHORE_TIME);
         let done_last = done.clone();
         chores.add(move || done_last.send(100).expect("the test waits"));
         let order: Vec<_> =
@@ -208,7 +208,7 @@ mod tests {
         let (release, wait) = mpsc::channel::<()>();
         chores.add(move || _ = wait.recv());
         chores.add(move || done.send(()).expect("the test waits"));
-        thread::sleep(2 * STUCK);
+        thread::sleep(2 * STUCK_CHORE_TIME);
         assert!(results.try_recv().is_err());
         assert_eq!(chores.count(), 2);
         assert_eq!(results.recv_timeout(Duration::from_secs(20)), Ok(()));
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!((results.try_recv(), chores.state().threads), (Ok(own), 0), "there was no thread for it");
 
         chores.add(move || _ = wait.recv());
-        thread::sleep(2 * STUCK);
+        thread::sleep(2 * STUCK_CHORE_TIME);
         let behind = Arc::clone(&chores);
         let helper = thread::spawn(move || {
             thread_start::begin(HelperThread::User);
@@ -249,12 +249,12 @@ mod tests {
         let chores = Arc::new(Chores::default());
         let (release, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..2 * THREADS {
+        for _ in 0..2 * THREADS_PER_USER_MAX {
             let wait = Arc::clone(&wait);
             chores.add(move || _ = wait.lock().map(|wait| wait.recv()));
-            thread::sleep(2 * STUCK);
+            thread::sleep(2 * STUCK_CHORE_TIME);
         }
-        assert_eq!((chores.count(), chores.state().threads), (2 * THREADS as usize, THREADS));
+        assert_eq!((chores.count(), chores.state().threads), (2 * THREADS_PER_USER_MAX as usize, THREADS_PER_USER_MAX));
         drop(release);
         while chores.count() > 0 {
             thread::yield_now();

@@ -86,12 +86,12 @@ impl ClientMemory {
         Self { owner, ..self }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.mapping.len() as u64
     }
 
-    /// Never: there is at least a page.
+    /// Returns false: there is at least a page.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -101,7 +101,7 @@ impl ClientMemory {
         self.kind
     }
 
-    /// May anything be written there? If not, no region in it has rights to write: nothing else
+    /// Returns true if the memory may be written. If not, no region in it has rights to write: nothing else
     /// keeps [`Self::write`] from it.
     pub fn is_writable(&self) -> bool {
         self.writable

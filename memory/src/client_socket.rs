@@ -220,7 +220,7 @@ impl ClientSocket {
         SentMessage::Later
     }
 
-    /// Has messages that found no room sent once more, if there are any.
+    /// Retries messages that found no room, if there are any.
     pub fn send_waiting(&self) {
         let mut outbox = self.0.outbox();
         if outbox.unsent == Some(SentMessage::Full) {

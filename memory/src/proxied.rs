@@ -76,17 +76,17 @@ impl ProxiedMemory {
         })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Never: there is at least a page.
+    /// Returns false: there is at least a page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// May anything be written there?
+    /// Returns true if the memory may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

@@ -44,7 +44,7 @@ use super::{
 /// The rings of a queue pair, for the worker that owns it.
 #[derive(Debug)]
 pub struct QpRings {
-    /// Which.
+    /// Its number.
     pub qpn: Qpn,
     /// The session.
     pub session: SessionId,
@@ -63,7 +63,7 @@ pub struct QpRings {
 /// The ring of a shared receive queue, for the worker that owns it.
 #[derive(Debug)]
 pub struct SrqRing {
-    /// Which.
+    /// Its number.
     pub srqn: Srqn,
     /// The session.
     pub session: SessionId,
@@ -292,7 +292,7 @@ pub fn new_session(
     Ok((halves, fd, wakes))
 }
 
-/// Which workers sleep: the state memfd, that every client maps for reading.
+/// Sleep flags of the workers: the state memfd, that every client maps for reading.
 #[derive(Debug)]
 pub struct SleepBoard {
     mapping: Arc<Mapping>,

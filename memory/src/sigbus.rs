@@ -121,7 +121,7 @@ impl Watch {
         Ok(Self { place })
     }
 
-    /// Was it lost?
+    /// Returns true if pages of the range were lost.
     pub(super) fn is_lost(&self) -> bool {
         TABLE[self.place].lost.load(Ordering::Acquire)
     }

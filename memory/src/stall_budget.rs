@@ -6,8 +6,8 @@
 //! be brought or made, a lock, or very many small pieces. The free part bounds a poll iteration,
 //! and the budget bounds all else.
 //!
-//! Mapped memory cannot be given up while a worker waits for it. Its stalls are charged afterward, and
-//! may leave a debt, which elapsed time pays as it fills the budget.
+//! Mapped memory cannot be given up while a worker waits for it. Its stalls are charged afterward,
+//! and may leave a debt, which elapsed time pays as it fills the budget.
 
 use std::{
     sync::{
@@ -23,11 +23,11 @@ use super::poll_id::PollId;
 use crate::users::{Closing, OF_A_THREAD, UserAccount};
 
 /// Maximum that can be spent at once. A guess: some pages from a disk.
-const MOST: Duration = Duration::from_millis(200);
+const BUDGET_MAX: Duration = Duration::from_millis(200);
 
 /// Fraction of elapsed time that is returned: a twentieth of a worker. A guess, because a program
 /// with threads that map memory all the time keeps its own address space locked now and then.
-const SHARE: u32 = 20;
+const RETURN_DIVISOR: u32 = 20;
 
 /// Free part of a poll iteration: some two hundred accesses, one for each frame of a full iteration
 /// where each is of another queue pair than its neighbors. One takes 5 to 7 us without obstacles
@@ -39,7 +39,7 @@ const FREE_PER_POLL: Duration = Duration::from_millis(1);
 const FREE_NS_PER_BYTE: u64 = 1;
 
 /// Abandoned threads of a user that have not come back; beyond that no more of them are awaited.
-const GIVEN_UP: u32 = 4;
+const ABANDONED_THREADS_MAX: u32 = 4;
 
 /// Time that a user's clients may have others wait.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ struct Account {
 
 impl Account {
     fn at(&mut self, now: Instant) -> &mut Duration {
-        let returned = now.saturating_duration_since(self.since) / SHARE;
-        self.left = MOST.min(self.left + returned.saturating_sub(self.debt));
+        let returned = now.saturating_duration_since(self.since) / RETURN_DIVISOR;
+        self.left = BUDGET_MAX.min(self.left + returned.saturating_sub(self.debt));
         self.debt = self.debt.saturating_sub(returned);
         self.since = now;
         &mut self.left
@@ -89,7 +89,7 @@ impl Account {
 impl StallBudget {
     pub(crate) fn new(now: Instant) -> Self {
         let polls = Vec::with_capacity(WORKERS_MAX as usize + 1);
-        let account = Mutex::new(Account { left: MOST, debt: Duration::ZERO, since: now, polls });
+        let account = Mutex::new(Account { left: BUDGET_MAX, debt: Duration::ZERO, since: now, polls });
         Self { account, given_up: AtomicU32::new(0), looks: AtomicU64::new(0) }
     }
 
@@ -100,12 +100,12 @@ impl StallBudget {
 
     /// True if nothing of it is used up.
     pub(crate) fn is_whole(&self, now: Instant) -> bool {
-        self.left_at(now) == MOST
+        self.left_at(now) == BUDGET_MAX
     }
 
     /// True if half of it is left at least.
     pub(crate) fn has_half(&self, now: Instant) -> bool {
-        self.left_at(now) >= MOST / 2
+        self.left_at(now) >= BUDGET_MAX / 2
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
@@ -115,7 +115,8 @@ impl StallBudget {
     /// Permitted wait after so many bytes were moved since the last call. `None`: none, because too
     /// many threads are abandoned.
     pub(crate) fn most(&self, poll: PollId, bytes: u64) -> Option<Duration> {
-        (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(poll, bytes, Instant::now()))
+        (self.given_up.load(Ordering::Relaxed) < ABANDONED_THREADS_MAX)
+            .then(|| self.most_at(poll, bytes, Instant::now()))
     }
 
     fn most_at(&self, poll: PollId, bytes: u64, now: Instant) -> Duration {
@@ -155,7 +156,7 @@ impl StallBudget {
     pub(crate) fn until_paid(&self, now: Instant) -> Duration {
         let mut account = self.account();
         account.at(now);
-        account.debt * SHARE
+        account.debt * RETURN_DIVISOR
     }
 
     fn left_at(&self, now: Instant) -> Duration {
@@ -196,12 +197,12 @@ mod tests {
     fn a_stalling_user_gets_a_shrinking_budget() {
         let (begin, poll) = (Instant::now(), PollId::of_control(0));
         let stall_budget = StallBudget::new(begin);
-        assert!(stall_budget.spend_at(poll, FREE_PER_POLL + MOST, begin));
+        assert!(stall_budget.spend_at(poll, FREE_PER_POLL + BUDGET_MAX, begin));
         assert!(!stall_budget.spend_at(poll, Duration::from_nanos(1), begin));
         let later = begin + Duration::from_secs(1);
-        assert!(stall_budget.spend_at(poll, Duration::from_secs(1) / SHARE, later), "its share of a second");
+        assert!(stall_budget.spend_at(poll, Duration::from_secs(1) / RETURN_DIVISOR, later), "its share of a second");
         assert!(!stall_budget.spend_at(poll, MS, later));
-        assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), MOST);
+        assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), BUDGET_MAX);
     }
 
     /// A user that moves bytes as fast as the kernel copies spends nothing, for any time; a user
@@ -219,7 +220,7 @@ mod tests {
                 assert!(stall_budget.spend_at(poll, Duration::from_micros(65), begin));
             }
         }
-        assert_eq!(stall_budget.left_at(begin), MOST, "for bytes");
+        assert_eq!(stall_budget.left_at(begin), BUDGET_MAX, "for bytes");
         let other = PollId::first(WorkerId(1));
         for (poll, _) in [(poll.next(), 0), (other, 1), (other.next(), 1)] {
             let before = stall_budget.left_at(begin);
@@ -245,7 +246,7 @@ mod tests {
             held += waits;
             stall_budget.spend_at(poll, waits, begin);
         }
-        assert_eq!(held, MOST + 256 * FREE_PER_POLL);
+        assert_eq!(held, BUDGET_MAX + 256 * FREE_PER_POLL);
     }
 
     #[test]
@@ -253,7 +254,8 @@ mod tests {
         let user = UserAccounts::default().user(1);
         let stall_budget = user.stall_budget().expect("all of it");
         let poll = PollId::first(WorkerId(0));
-        let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, &user)).collect();
+        let mut given_up: Vec<_> =
+            (0..ABANDONED_THREADS_MAX).map(|_| AbandonedThread::begin(&stall_budget, &user)).collect();
         assert_eq!(stall_budget.most(poll, 0), None);
         given_up.pop();
         assert!(stall_budget.most(poll, 0).is_some(), "one has come back");
@@ -263,7 +265,7 @@ mod tests {
     fn a_debt_is_paid_by_time() {
         let begin = Instant::now();
         let stall_budget = StallBudget::new(begin);
-        assert_eq!(stall_budget.charge(MOST, begin), Duration::ZERO);
+        assert_eq!(stall_budget.charge(BUDGET_MAX, begin), Duration::ZERO);
         assert_eq!(stall_budget.charge(50 * MS, begin), 50 * MS);
         assert_eq!(stall_budget.until_paid(begin), Duration::from_secs(1));
         let later = begin + Duration::from_millis(1200);
@@ -275,7 +277,7 @@ mod tests {
     fn a_new_session_does_not_bring_a_new_budget() {
         let users = UserAccounts::default();
         let stall_budget = users.user(1).stall_budget().expect("all of it");
-        assert!(stall_budget.spend(stall_budget.next_look(), FREE_PER_POLL + MOST / 4 * 3));
+        assert!(stall_budget.spend(stall_budget.next_look(), FREE_PER_POLL + BUDGET_MAX / 4 * 3));
         drop(stall_budget);
         assert!(users.user(1).stall_budget().is_none());
         assert!(users.user(2).stall_budget().is_some(), "another user's is another");

@@ -19,7 +19,7 @@ thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has `confine` called at the begin of each thread from now on, in that thread. The first call
+/// Registers `confine`: each thread that begins from now on calls it first. The first call
 /// counts, for the whole process.
 pub fn on_thread_start(confine: impl Fn(HelperThread) + Send + Sync + 'static) {
     // A process has one daemon.

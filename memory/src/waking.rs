@@ -5,19 +5,19 @@
 //! set is a step. So a thread of the client's user does it. A thread of the daemon does it itself
 //! only while there is no reason to expect a long walk:
 //!
-//! - the last message of that socket, in the same direction, is no older than [`TRUSTED`] and was
-//!   quick: a walk cannot have become much longer since;
-//! - and no walk of the same user was slow lately: for [`PENALTY`] times as long as each took, for
-//!   a minute at least after a long one, threads of the user do all of it. The penalty is the
-//!   user's, and outlives its sessions.
+//! - the last message of that socket, in the same direction, is no older than [`QUICK_TRUST_NS`]
+//!   and was quick: a walk cannot have become much longer since;
+//! - and no walk of the same user was slow lately: for [`PENALTY_FACTOR`] times as long as each
+//!   took, for a minute at least after a long one, threads of the user do all of it. The penalty is
+//!   the user's, and outlives its sessions.
 //!
 //! A thread that has no core for a while has not walked, so that only the time counts that it
 //! computed. But that clock costs more than the message: it is a system call that takes the
 //! scheduler's lock, and showed in the round trips of honest clients. So a thread of the daemon
-//! looks how much time has passed, for nothing. More than [`SLOW`] is a doubt: the user's thread
-//! sends the next message, and measures it by the other clock. A user with doubts for more than one
-//! part in [`DOUBT`] of the time has all messages measured so: one that makes some walks long and
-//! others short has no more than that.
+//! looks how much time has passed, for nothing. More than [`SLOW_MESSAGE_NS`] is a doubt: the
+//! user's thread sends the next message, and measures it by the other clock. A user with doubts for
+//! more than one part in [`DOUBT_FACTOR`] of the time has all messages measured so: one that makes
+//! some walks long and others short has no more than that.
 #![expect(unsafe_code, reason = "waits for a word of memory")]
 
 use std::{
@@ -40,25 +40,25 @@ use crate::{
 
 /// How long a quick message lets the next one be expected to be quick, ns. Within it a program adds
 /// some ten thousand entries to an epoll set.
-const TRUSTED: u64 = 100_000_000;
+const QUICK_TRUST_NS: u64 = 100_000_000;
 
 /// More than any message takes that wakes a few threads, ns.
-const SLOW: u64 = 50_000;
+const SLOW_MESSAGE_NS: u64 = 50_000;
 
 /// A slow message has others of its user sent by its thread for so many times as long.
-const PENALTY: u64 = 1000;
+const PENALTY_FACTOR: u64 = 1000;
 
 /// One that took so long is not explained by an interrupt, ns.
-const LONG: u64 = 5_000_000;
+const LONG_MESSAGE_NS: u64 = 5_000_000;
 
 /// The penalty for that, ns at least.
-const LONG_PENALTY: u64 = 60_000_000_000;
+const LONG_PENALTY_MIN_NS: u64 = 60_000_000_000;
 
 /// Doubts count for so many times as long.
-const DOUBT: u64 = 100;
+const DOUBT_FACTOR: u64 = 100;
 
 /// The sum of them, less the time since, that does not matter yet, ns: 10 ms of doubts.
-const DOUBTS_ALLOWED: u64 = 1_000_000_000;
+const DOUBTS_ALLOWED_NS: u64 = 1_000_000_000;
 
 /// How long a thread waits for more before it looks whether it is needed.
 const IDLE: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ pub(crate) struct WakeTrust(AtomicU64);
 impl WakeTrust {
     /// Of a socket of which its client has no descriptor yet.
     pub(crate) fn of_new() -> Self {
-        Self(AtomicU64::new(now() + TRUSTED))
+        Self(AtomicU64::new(now() + QUICK_TRUST_NS))
     }
 }
 
@@ -140,7 +140,7 @@ impl Stopwatch {
     fn stop(self) -> (u64, u64) {
         let now = now();
         let passed = now.saturating_sub(self.passed);
-        let took = if passed < SLOW {
+        let took = if passed < SLOW_MESSAGE_NS {
             passed
         } else {
             nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.computed)
@@ -155,25 +155,25 @@ impl Waking {
         Self { missing: Arc::clone(missing), ..Self::default() }
     }
 
-    /// Sends or takes a message here, if that can be expected to be quick. `act` returns its result,
-    /// and whether there was a message.
+    /// Sends or takes a message here, if that can be expected to be quick. `act` returns its
+    /// result, and whether there was a message.
     pub(crate) fn here<T>(&self, trust: &WakeTrust, act: impl FnOnce() -> (T, bool)) -> Option<T> {
         let begin = now();
         if begin >= trust.0.load(Ordering::Relaxed) || begin < self.distrusted_until.load(Ordering::Relaxed) {
             return None;
         }
-        if self.doubts.load(Ordering::Relaxed) > begin + DOUBTS_ALLOWED {
+        if self.doubts.load(Ordering::Relaxed) > begin + DOUBTS_ALLOWED_NS {
             return Some(self.measured(trust, act));
         }
         let (result, was_message) = act();
         let end = now();
         let passed = end.saturating_sub(begin);
-        if passed >= SLOW {
+        if passed >= SLOW_MESSAGE_NS {
             trust.0.store(0, Ordering::Relaxed);
             let doubts = self.doubts.load(Ordering::Relaxed).max(end);
-            self.doubts.fetch_max(doubts.saturating_add(DOUBT.saturating_mul(passed)), Ordering::Relaxed);
+            self.doubts.fetch_max(doubts.saturating_add(DOUBT_FACTOR.saturating_mul(passed)), Ordering::Relaxed);
         } else if was_message {
-            trust.0.store(end + TRUSTED, Ordering::Relaxed);
+            trust.0.store(end + QUICK_TRUST_NS, Ordering::Relaxed);
         }
         Some(result)
     }
@@ -183,13 +183,14 @@ impl Waking {
         let stopwatch = Stopwatch::start();
         let (result, was_message) = act();
         let (now, took) = stopwatch.stop();
-        if took >= SLOW {
+        if took >= SLOW_MESSAGE_NS {
             trust.0.store(0, Ordering::Relaxed);
-            let penalty = PENALTY.saturating_mul(took).max(if took >= LONG { LONG_PENALTY } else { 0 });
+            let penalty =
+                PENALTY_FACTOR.saturating_mul(took).max(if took >= LONG_MESSAGE_NS { LONG_PENALTY_MIN_NS } else { 0 });
             self.distrusted_until.fetch_max(now.saturating_add(penalty), Ordering::Relaxed);
             self.slow.fetch_add(1, Ordering::Relaxed);
         } else if was_message {
-            trust.0.store(now + TRUSTED, Ordering::Relaxed);
+            trust.0.store(now + QUICK_TRUST_NS, Ordering::Relaxed);
         }
         result
     }
@@ -261,8 +262,8 @@ impl Waking {
         self.bell.swap(AT_WORK, Ordering::AcqRel) == RUNG
     }
 
-    /// Begins the thread if there is none. Where the kernel refuses it, [`Self::begin_missing`] tries
-    /// again.
+    /// Begins the thread if there is none. Where the kernel refuses it, [`Self::begin_missing`]
+    /// tries again.
     fn begin(self: &Arc<Self>, mut state: MutexGuard<'_, WakingState>) {
         if state.has_thread {
             return;
@@ -334,7 +335,7 @@ mod tests {
 
     fn walk() -> ((), bool) {
         let begin = nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID);
-        while nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID) < begin + 4 * LONG {}
+        while nanos_of(ClockId::CLOCK_THREAD_CPUTIME_ID) < begin + 4 * LONG_MESSAGE_NS {}
         ((), true)
     }
 
@@ -342,7 +343,7 @@ mod tests {
     fn a_thread_without_a_core_is_a_doubt_and_no_walk() {
         let (waking, trust) = (Waking::default(), long_trust());
         let slept = waking.here(&trust, || {
-            thread::sleep(Duration::from_nanos(2 * SLOW));
+            thread::sleep(Duration::from_nanos(2 * SLOW_MESSAGE_NS));
             ((), true)
         });
         assert!(slept.is_some());

@@ -7,7 +7,7 @@ use crate::{
     bw,
     cli::{BandwidthArgs, Common, Ping, default_depth},
     control::{
-        ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, QpInfo, Ready, Run, RunKind, Setup, WORK_PATIENCE,
+        ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, QpInfo, Ready, Run, RunKind, Setup, WORK_TIMEOUT,
     },
     pattern,
     peer::Peer,
@@ -138,7 +138,7 @@ fn agree(
         mtu_asked: common.mtu,
         qps: session.addresses(|_| offer)?,
     }))?;
-    let mut ready = match channel.listen(WORK_PATIENCE)? {
+    let mut ready = match channel.listen(WORK_TIMEOUT)? {
         ControlMessage::Ready(ready) => ready,
         other => bail!("the server answered {other:?}"),
     };
@@ -157,7 +157,7 @@ fn agree(
 /// Reports the number of messages to the server and receives its findings.
 fn finish(channel: &mut ControlChannel, messages: Vec<u64>) -> anyhow::Result<PeerVerdict> {
     channel.say(&ControlMessage::Finish { messages })?;
-    match channel.listen(WORK_PATIENCE).context("waiting for the server's verdict")? {
+    match channel.listen(WORK_TIMEOUT).context("waiting for the server's verdict")? {
         ControlMessage::Verdict(PeerVerdict { mismatch: Some(mismatch), .. }) => Err(mismatch.into()),
         ControlMessage::Verdict(verdict) => Ok(verdict),
         other => bail!("the server answered {other:?} where a verdict was due"),

@@ -36,7 +36,7 @@ use crate::{
     pattern::Mismatch,
     peer::Peer,
     statistics::Statistics,
-    stream::{ANSWER_PATIENCE, ControlStream, IncomingStream, PIECE_BYTES},
+    stream::{ANSWER_TIMEOUT, ControlStream, IncomingStream, PIECE_BYTES},
 };
 
 /// Port of `roce-perf serve`. Not 18515, the port of perftest and the pingpongs: with both running,
@@ -48,7 +48,7 @@ const PROTOCOL: u32 = 1;
 
 /// How long a peer that is alive may work on something: gigabytes of memory to be made or compared,
 /// on a busy machine.
-pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const WORK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often each side says that it is alive.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
@@ -235,12 +235,12 @@ impl ControlChannel {
     /// Connects to `peer`, by the connection manager or by TCP, and exchanges hellos.
     ///
     /// # Errors
-    /// None of the addresses answers within [`ANSWER_PATIENCE`], or the other side is no server of
+    /// None of the addresses answers within [`ANSWER_TIMEOUT`], or the other side is no server of
     /// this version.
     pub(crate) fn connect(peer: &Peer, by_cm: bool) -> anyhow::Result<Self> {
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut last = None;
-        for address in peer.resolve(ANSWER_PATIENCE)? {
+        for address in peer.resolve(ANSWER_TIMEOUT)? {
             let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
             let connected = if by_cm {
                 ControlStream::connect_cm(address, rest).map_err(|error| describe_cm(address, error))
@@ -281,7 +281,7 @@ impl ControlChannel {
 
     fn hello(&mut self) -> anyhow::Result<()> {
         self.say(&ControlMessage::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })?;
-        match self.listen(ANSWER_PATIENCE)? {
+        match self.listen(ANSWER_TIMEOUT)? {
             ControlMessage::Hello { protocol: PROTOCOL, .. } => {
                 let mouth = Arc::clone(&self.mouth);
                 self.heart = Some(thread::Builder::new().name("heart".into()).spawn(move || mouth.beat())?);
@@ -435,7 +435,7 @@ impl ControlChannel {
 fn describe_tcp(address: SocketAddr, error: io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-            anyhow!("{address} does not answer within {} s", ANSWER_PATIENCE.as_secs())
+            anyhow!("{address} does not answer within {} s", ANSWER_TIMEOUT.as_secs())
         }
         ErrorKind::ConnectionRefused => {
             anyhow!("no server listens on {address}: is `roce-perf serve` running there?")
@@ -535,10 +535,10 @@ mod tests {
         let (mut client, mut server) = channel();
         let said = ControlMessage::Setup(setup());
         client.say(&said).expect("the server listens");
-        assert_eq!(server.listen(ANSWER_PATIENCE).expect("the client spoke"), said);
+        assert_eq!(server.listen(ANSWER_TIMEOUT).expect("the client spoke"), said);
         let said = ControlMessage::Finish { messages: vec![0, u64::MAX] };
         server.say(&said).expect("the client listens");
-        assert_eq!(client.listen(ANSWER_PATIENCE).expect("the server spoke"), said);
+        assert_eq!(client.listen(ANSWER_TIMEOUT).expect("the server spoke"), said);
         assert_eq!(client.peer_ip().expect("connected"), server.local_ip().expect("connected"));
     }
 
@@ -567,7 +567,7 @@ mod tests {
         let (mut client, mut server) = channel();
         client.say(&ControlMessage::Finish { messages: Vec::new() }).expect("the server is there");
         server.last_heard -= 2 * SILENCE_MAX;
-        server.listen(ANSWER_PATIENCE).expect("what it said lies there");
+        server.listen(ANSWER_TIMEOUT).expect("what it said lies there");
         server.last_heard -= 2 * SILENCE_MAX;
         thread::sleep(ALIVE_INTERVAL * 2);
         assert_eq!(server.look().expect("signs of life lie there"), None);
@@ -583,7 +583,7 @@ mod tests {
         server.last_heard -= SILENCE_MAX;
         let error = server.look().expect_err("silent for too long");
         assert!(error.to_string().contains("silent for 10 s"), "{error}");
-        let error = server.listen(WORK_PATIENCE).expect_err("silent for too long");
+        let error = server.listen(WORK_TIMEOUT).expect_err("silent for too long");
         assert!(error.to_string().contains("silent for 10 s"), "{error}");
     }
 
@@ -601,7 +601,7 @@ mod tests {
         let (mut client, server) = channel();
         assert_eq!(client.look().expect("the server is there"), None);
         drop(server);
-        let error = client.listen(ANSWER_PATIENCE).expect_err("the server is gone");
+        let error = client.listen(ANSWER_TIMEOUT).expect_err("the server is gone");
         assert!(error.to_string().contains("closed the connection"), "{error}");
         client.look().expect_err("and stays gone");
     }
@@ -625,7 +625,7 @@ mod tests {
             // Fails when the other side has heard enough.
             while server.mouth.stream.send(&[b'x'; 65536]).is_ok() {}
         });
-        let error = client.listen(ANSWER_PATIENCE).expect_err("this is no line");
+        let error = client.listen(ANSWER_TIMEOUT).expect_err("this is no line");
         assert!(error.to_string().contains("without the end of a line"), "{error}");
         drop(client);
         flood.join().expect("the flood ends");

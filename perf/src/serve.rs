@@ -16,13 +16,13 @@ use roced_client::{Connection, Listener};
 use crate::{
     bw,
     cli::{DEPTH_MAX, MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
-    control::{ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup, WORK_PATIENCE},
+    control::{ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup, WORK_TIMEOUT},
     pattern::{Mismatch, tape_bytes},
     peer::Peer,
     ping,
     session::{Needs, Opened, RunSession},
     size,
-    stream::{ANSWER_PATIENCE, StreamListener},
+    stream::{ANSWER_TIMEOUT, StreamListener},
 };
 
 /// Runs at a time.
@@ -50,7 +50,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
                 // A client that gave up before it was accepted, or no fd free: the next one may do
                 // better.
                 eprintln!("roce-perf: accepting a connection: {error}");
-                thread::sleep(ANSWER_PATIENCE / 10);
+                thread::sleep(ANSWER_TIMEOUT / 10);
                 continue;
             }
         };
@@ -87,7 +87,7 @@ fn listen(bind: Option<&str>, by_cm: bool) -> anyhow::Result<StreamListener> {
         ),
         Some(bind) => {
             let peer = Peer::parse(bind, DEFAULT_PORT)?;
-            (peer.resolve(ANSWER_PATIENCE)?, peer.to_string())
+            (peer.resolve(ANSWER_TIMEOUT)?, peer.to_string())
         }
     };
     let listener = StreamListener::bind(&addresses, by_cm);
@@ -113,7 +113,7 @@ fn serve_client(channel: &mut ControlChannel, device: &str, from: SocketAddr) ->
 
 /// One run from the client's wish to our verdict; gives a line about it.
 fn run(channel: &mut ControlChannel, device: &str) -> anyhow::Result<String> {
-    let setup = match channel.listen(WORK_PATIENCE)? {
+    let setup = match channel.listen(WORK_TIMEOUT)? {
         ControlMessage::Setup(setup) => setup,
         other => bail!("the client began with {other:?}"),
     };

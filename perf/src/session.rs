@@ -24,7 +24,7 @@ use crate::{
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// How long the connection manager may take to connect a queue pair.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Completions taken at a time.
 const REAPED_MAX: usize = 64;
@@ -150,7 +150,7 @@ impl RunTag {
 
 fn connection_options<'a>(run: &Run, private_data: &'a [u8]) -> ConnectionOptions<'a> {
     let retry_count = run.path.retry as u8;
-    ConnectionOptions { retry_count, timeout: CONNECT_PATIENCE, private_data, ..ConnectionOptions::default() }
+    ConnectionOptions { retry_count, timeout: CONNECT_TIMEOUT, private_data, ..ConnectionOptions::default() }
 }
 
 /// An event of the run.
@@ -234,7 +234,7 @@ impl RunSession {
         let connect = |(index, qp): (usize, &QueuePair)| {
             let tag = RunTag { seed: run.seed, qp: index as u32 }.to_bytes();
             let options = connection_options(run, &tag);
-            let route = Route::to(peer, CONNECT_PATIENCE)?;
+            let route = Route::to(peer, CONNECT_TIMEOUT)?;
             route.connect(qp, &options).with_context(|| format!("connecting queue pair {index} to {peer}"))
         };
         self.qps.iter().enumerate().map(connect).collect()
@@ -245,7 +245,7 @@ impl RunSession {
     pub(crate) fn accept(&self, listener: &Listener, peer: IpAddr, run: &Run) -> anyhow::Result<Vec<Connection>> {
         let mut connections = Vec::with_capacity(self.qps.len());
         while connections.len() < self.qps.len() {
-            let request = listener.next(CONNECT_PATIENCE)?.context("the client does not connect its queue pairs")?;
+            let request = listener.next(CONNECT_TIMEOUT)?.context("the client does not connect its queue pairs")?;
             let tag = RunTag { seed: run.seed, qp: connections.len() as u32 };
             if request.peer()?.ip().to_canonical() != peer || !request.private_data().starts_with(&tag.to_bytes()) {
                 request.reject(&[])?;

@@ -18,7 +18,7 @@ use roced_client::{
 };
 
 /// How long connecting may take, and sending.
-pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of a SEND.
 pub(crate) const PIECE_BYTES: usize = 4096;
@@ -35,7 +35,7 @@ const SPARE: u32 = 8;
 const END_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a request for a connection is waited for at a time. The listener is asked again.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(3600);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// One end of a stream. Any thread may send while another receives.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl StreamListener {
         match self {
             Self::Tcp(listener) => Ok(listener.accept().map(|(stream, from)| (IncomingStream::Tcp(stream), from))),
             Self::Cm(listener) => loop {
-                if let Some(request) = listener.next(REQUEST_PATIENCE)? {
+                if let Some(request) = listener.next(REQUEST_TIMEOUT)? {
                     let from = request.peer()?;
                     return Ok(Ok((IncomingStream::Cm(request), from)));
                 }
@@ -124,7 +124,7 @@ impl ControlStream {
 
     fn of_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self::Tcp(stream))
     }
 
@@ -252,7 +252,7 @@ impl CmStream {
 
     fn accept(request: ConnectionRequest) -> anyhow::Result<Self> {
         let end = StreamEnd::new(request.device()?)?;
-        let connection = request.accept(&end.qp, &options(ANSWER_PATIENCE)).context("accepting a connection")?;
+        let connection = request.accept(&end.qp, &options(ANSWER_TIMEOUT)).context("accepting a connection")?;
         Ok(Self::over(connection, end))
     }
 
@@ -273,7 +273,7 @@ impl CmStream {
 
     /// Waits until fewer than `most` pieces are under way.
     fn await_room(&self, [sent, arrived]: &mut [u64; 2], most: u64) -> io::Result<()> {
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut done = [Completion::EMPTY; 16];
         loop {
             let is_full = *sent - *arrived >= most;

@@ -32,12 +32,12 @@ macro_rules! named_counters {
         }
 
         impl $counters {
-            /// One more.
+            /// Adds one to the counter `what`.
             pub fn count(&mut self, what: $kind) {
                 self.0[what as usize] += 1;
             }
 
-            /// `many` more.
+            /// Adds `many` to the counter `what`.
             pub fn add(&mut self, what: $kind, many: u64) {
                 self.0[what as usize] += many;
             }

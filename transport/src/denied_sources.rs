@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use crate::{io::FrameOrigin, reject::DropReason};
 
-/// A network: addresses with the same first bits.
+/// Prefix of addresses: a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidPrefix {
     bits: u128,
@@ -27,12 +27,12 @@ impl GidPrefix {
     }
 }
 
-/// The networks. Looked at for every frame, so they should be few.
+/// Networks with denied sources. Every frame is compared with each, so they should be few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeniedSources(Box<[GidPrefix]>);
 
 impl DeniedSources {
-    /// These networks.
+    /// Creates the list from prefixes.
     pub fn new(prefixes: impl IntoIterator<Item = GidPrefix>) -> Self {
         Self(prefixes.into_iter().collect())
     }

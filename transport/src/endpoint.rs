@@ -91,7 +91,7 @@ pub struct Transmitted {
 }
 
 impl Transmitted {
-    /// There is at least one frame, and all are acknowledgments.
+    /// Returns true if at least one frame was emitted and all are acknowledgments.
     pub const fn is_only_acks(self) -> bool {
         self.acks > 0 && self.acks == self.visits
     }
@@ -359,7 +359,7 @@ impl Endpoint {
         }
     }
 
-    /// There may be something to send: the caller must not sleep.
+    /// Returns true if there may be something to send: the caller must not sleep.
     pub fn wants_transmit(&self) -> bool {
         !self.schedule.senders.is_empty()
             || self.schedule.in_flight.can_admit()

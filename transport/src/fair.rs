@@ -22,9 +22,9 @@ use alloc::{boxed::Box, vec, vec::Vec};
 
 use roced_types::{AccountId, SessionId};
 
-/// Tenant of an object: shares are by account first.
+/// Owner of an object that takes turns: its client, the client's account, and the weight of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub struct FairOwner {
     /// Account of the client: shares are by account first.
     pub account: AccountId,
     /// Client.
@@ -33,7 +33,7 @@ pub struct Tenant {
     pub weight: u8,
 }
 
-impl Default for Tenant {
+impl Default for FairOwner {
     fn default() -> Self {
         Self { account: AccountId::default(), client: SessionId::default(), weight: 1 }
     }
@@ -73,14 +73,14 @@ pub struct FairList {
     /// ring of its members. Zeros that are never written cost no memory.
     ring: Box<[RingNode]>,
     groups: Vec<FairGroup>,
-    /// Client of each slot, as a group; 0 for slots without tenant.
+    /// Client of each slot, as a group; 0 for slots without owner.
     client_of: Box<[u32]>,
     listed: u32,
     quantum: i64,
 }
 
 impl FairList {
-    /// An empty list for the slots below `slots`, none of which has a tenant. An account that is
+    /// An empty list for the slots below `slots`, none of which has an owner. An account that is
     /// charged `quantum` gives way to the next.
     pub fn new(slots: u32, quantum: u32) -> Self {
         // Each account and each client has a slot.
@@ -96,20 +96,20 @@ impl FairList {
         list
     }
 
-    /// Gives a slot to a tenant.
+    /// Gives a slot to an owner.
     ///
     /// # Panics
     /// When the slot is not below the number given to [`Self::new`], or has one.
-    pub fn add(&mut self, slot: u32, tenant: Tenant) {
-        assert!(self.client_of[slot as usize] == 0, "a slot has one tenant");
-        let account = self.group(tenant.account.0, ALL);
-        self.groups[account as usize].quantum = self.quantum * i64::from(tenant.weight.max(1));
-        let client = self.group(tenant.client.0, account);
+    pub fn add(&mut self, slot: u32, owner: FairOwner) {
+        assert!(self.client_of[slot as usize] == 0, "a slot has one owner");
+        let account = self.group(owner.account.0, ALL);
+        self.groups[account as usize].quantum = self.quantum * i64::from(owner.weight.max(1));
+        let client = self.group(owner.client.0, account);
         self.groups[client as usize].members += 1;
         self.client_of[slot as usize] = client;
     }
 
-    /// Takes a slot out of the list, and its tenant from it.
+    /// Takes a slot out of the list, and its owner from it.
     pub fn forget(&mut self, slot: u32) {
         self.remove(slot);
         let mut group = core::mem::take(&mut self.client_of[slot as usize]);
@@ -137,14 +137,14 @@ impl FairList {
     /// Lists a slot as the last of its client, unless it is listed.
     ///
     /// # Panics
-    /// When it has no tenant.
+    /// When it has no owner.
     #[inline]
     pub fn push_back(&mut self, slot: u32) {
         let client = self.client_of[slot as usize];
         if self.is_in_ring(slot + 1) {
             return;
         }
-        assert!(client != ALL, "a listed slot has a tenant");
+        assert!(client != ALL, "a listed slot has an owner");
         let ends = self.ends(client);
         self.link(slot + 1, self.ring[ends as usize][PREVIOUS]);
         self.listed += 1;
@@ -162,7 +162,7 @@ impl FairList {
         if self.is_in_ring(slot + 1) {
             return;
         }
-        assert!(group != ALL, "a listed slot has a tenant");
+        assert!(group != ALL, "a listed slot has an owner");
         self.link(slot + 1, self.ends(group));
         self.listed += 1;
         // Their credit is that of the turn that they had not.
@@ -197,7 +197,8 @@ impl FairList {
         }
     }
 
-    /// The turn of this slot had this cost. Of debts beyond `DEBT_QUANTA` nothing is kept.
+    /// Charges `cost` to the client and the account of `slot`, after its turn. A debt is limited to
+    /// `DEBT_QUANTA` quanta.
     #[inline]
     pub fn charge(&mut self, slot: u32, cost: u32) {
         let client = self.client_of[slot as usize];
@@ -209,8 +210,8 @@ impl FairList {
         *credit = (*credit - i64::from(cost)).max(least);
     }
 
-    /// The account that has its turn, and its client that has, give way to the next, with the
-    /// credit that they have.
+    /// Moves the account whose turn it is, and its client whose turn it is, behind the others. Both
+    /// keep their credit.
     pub fn pass(&mut self) {
         let account = self.first(ALL);
         if account == self.ends(ALL) {
@@ -341,15 +342,15 @@ mod tests {
 
     const QUANTUM: u32 = 18_000;
 
-    fn tenant(account: u32, client: u32) -> Tenant {
-        Tenant { account: AccountId(account), client: SessionId(client), weight: 1 }
+    fn owner(account: u32, client: u32) -> FairOwner {
+        FairOwner { account: AccountId(account), client: SessionId(client), weight: 1 }
     }
 
-    /// Slots of these tenants, all of them listed.
-    fn listed(tenants: &[(u32, u32)]) -> FairList {
-        let mut list = FairList::new(tenants.len() as u32, QUANTUM);
-        for (slot, (account, client)) in (0..).zip(tenants) {
-            list.add(slot, tenant(*account, *client));
+    /// Slots of these owners, all of them listed.
+    fn listed(owners: &[(u32, u32)]) -> FairList {
+        let mut list = FairList::new(owners.len() as u32, QUANTUM);
+        for (slot, (account, client)) in (0..).zip(owners) {
+            list.add(slot, owner(*account, *client));
             list.push_back(slot);
         }
         list
@@ -370,9 +371,9 @@ mod tests {
 
     #[test]
     fn an_account_with_many_clients_and_slots_has_no_more_than_one_with_one() {
-        let mut tenants: Vec<_> = (0..256).map(|slot| (1, slot % 7)).collect();
-        tenants.push((2, 100));
-        let mut list = listed(&tenants);
+        let mut owners: Vec<_> = (0..256).map(|slot| (1, slot % 7)).collect();
+        owners.push((2, 100));
+        let mut list = listed(&owners);
         let costs = serve(&mut list, 257, 10_000, |_| 70_000);
         let all: u64 = costs.iter().sum();
         assert!(costs[256] * 100 / all >= 49, "{} of {all}", costs[256]);
@@ -382,7 +383,7 @@ mod tests {
     fn an_account_has_turns_by_its_weight() {
         let mut list = FairList::new(3, QUANTUM);
         for (slot, weight) in [(0, 1), (1, 4), (2, 4)] {
-            list.add(slot, Tenant { weight, ..tenant(slot.min(1), slot) });
+            list.add(slot, FairOwner { weight, ..owner(slot.min(1), slot) });
             list.push_back(slot);
         }
         let costs = serve(&mut list, 3, 30_000, |slot| 5_000 + 20_000 * slot);
@@ -444,12 +445,12 @@ mod tests {
     /// However much a slot was charged outside of its turns.
     #[test]
     fn debts_are_bounded() {
-        for tenants in [[(1, 1), (2, 2)], [(1, 1), (1, 2)]] {
-            let mut list = listed(&tenants);
+        for owners in [[(1, 1), (2, 2)], [(1, 1), (1, 2)]] {
+            let mut list = listed(&owners);
             (0..100).for_each(|_| list.charge(0, 100 * QUANTUM));
             let costs = serve(&mut list, 2, 40, |_| QUANTUM);
-            assert!(costs[0] > 0, "{costs:?} of {tenants:?}");
-            assert!(costs[1] >= 16 * u64::from(QUANTUM), "{costs:?} of {tenants:?}");
+            assert!(costs[0] > 0, "{costs:?} of {owners:?}");
+            assert!(costs[1] >= 16 * u64::from(QUANTUM), "{costs:?} of {owners:?}");
         }
     }
 
@@ -457,14 +458,14 @@ mod tests {
         /// Accounts with any numbers of clients and slots, which cost anything.
         #[test]
         fn shares_by_cost_are_equal(
-            tenants in vec((0u32..4, 0u32..3), 2..24),
+            owners in vec((0u32..4, 0u32..3), 2..24),
             costs in vec(600u32..75_000, 24),
         ) {
-            let mut list = listed(&tenants);
-            let served = serve(&mut list, tenants.len(), 40_000, |slot| costs[slot as usize]);
+            let mut list = listed(&owners);
+            let served = serve(&mut list, owners.len(), 40_000, |slot| costs[slot as usize]);
             let sums = |of: &dyn Fn(u32, u32) -> Option<u32>| {
                 let mut sums = std::collections::BTreeMap::<u32, u64>::new();
-                for ((account, client), cost) in tenants.iter().zip(&served) {
+                for ((account, client), cost) in owners.iter().zip(&served) {
                     if let Some(key) = of(*account, *client) {
                         *sums.entry(key).or_default() += cost;
                     }
@@ -489,13 +490,13 @@ mod tests {
             costs in vec(1u32..75_000, 40),
             warm in 0usize..200,
         ) {
-            let mut tenants = others.clone();
-            tenants.push((9, 9));
-            let mut list = listed(&tenants);
+            let mut owners = others.clone();
+            owners.push((9, 9));
+            let mut list = listed(&owners);
             let last = others.len() as u32;
             list.remove(last);
             let cost = |slot: u32| costs.get(slot as usize).copied().unwrap_or(600);
-            serve(&mut list, tenants.len(), warm, cost);
+            serve(&mut list, owners.len(), warm, cost);
             list.push_back(last);
             let mut waited = 0u64;
             loop {
@@ -519,7 +520,7 @@ mod tests {
             let mut lives = [0u32; 8];
             let mut queues = [const { VecDeque::<u32>::new() }; 3];
             let at = |slot: u32, lives: &[u32; 8]| client_of(slot, lives[slot as usize]);
-            let place = |client: u32| tenant(client % 2, client);
+            let place = |client: u32| owner(client % 2, client);
             (0..8).for_each(|slot| list.add(slot, place(client_of(slot, 0))));
             for (step, slot) in steps {
                 let client = at(slot, &lives) as usize;

@@ -13,7 +13,7 @@ use roced_types::Qpn;
 
 use crate::{
     out_of_order,
-    qp::{AHEAD_FIRST, BARRED, JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS, RUN_REACH},
+    qp::{AHEAD_FIRST, JUMP_MAX, JUMP_MIN, OTHER_PORT_BAR_MEAN, OTHER_PORT_PSNS, RUN_REACH},
     wire::udp_source_port,
 };
 
@@ -30,7 +30,7 @@ const IN_FLIGHT_MAX: u32 = 8192;
 const OTHER_ANSWERS: u32 = 4;
 
 /// Guesses a second for packets from another port than the peer's, on average.
-const GUESSES_A_SECOND: f64 = 1e9 / BARRED.0 as f64;
+const GUESSES_A_SECOND: f64 = 1e9 / OTHER_PORT_BAR_MEAN.0 as f64;
 
 /// Bits of a UDP source port: those that differ among the dynamic ports.
 fn port_bits() -> f64 {

@@ -111,12 +111,12 @@ impl<'table> MemSpan<'table> {
         self.offset
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// No bytes.
+    /// Returns true if the span has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -179,7 +179,7 @@ impl MrTable {
         self.regions.len()
     }
 
-    /// No region.
+    /// Returns true if the table has no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -274,8 +274,8 @@ impl MrTable {
         self.open(pd, Some(qpn), key, right).map(|_| ())
     }
 
-    /// May `key` be made to open nothing, by queue pair `qpn` or its peer? Only that of a memory
-    /// window of type 2 may.
+    /// Checks that queue pair `qpn` or its peer may invalidate `key`: only the key of a memory
+    /// window of type 2, bound to that queue pair, may be invalidated.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -338,7 +338,7 @@ impl MrTable {
         key.index() as usize & (self.slots.len() - 1)
     }
 
-    /// Which region an occupied slot names.
+    /// Index of the region that an occupied slot names.
     fn region_at(&self, slot: usize) -> usize {
         (self.slots[slot] - 1) as usize
     }

@@ -15,12 +15,12 @@ impl Pkey {
 
     const FULL_MEMBER: u16 = 1 << 15;
 
-    /// It names a partition: the number 0 is none.
+    /// Returns true if the key names a partition: the number 0 names none.
     pub const fn is_valid(self) -> bool {
         self.0 & !Self::FULL_MEMBER != 0
     }
 
-    /// They are of one partition, and not both limited members (IBTA v1 10.9.3).
+    /// Returns true if both keys are of one partition, and not both limited members (IBTA v1 10.9.3).
     pub const fn may_speak_to(self, other: Self) -> bool {
         (self.0 ^ other.0) & !Self::FULL_MEMBER == 0 && (self.0 | other.0) & Self::FULL_MEMBER != 0
     }

@@ -9,7 +9,7 @@
 
 use crate::clock::Nanos;
 
-/// Which way.
+/// Kind of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// Out-of-order packets are buffered, only missing packets are retransmitted, probes detect
@@ -23,7 +23,7 @@ pub enum Recovery {
 /// Options of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// Which way. With [`Recovery::GoBackN`] the rest has no meaning.
+    /// Kind of loss recovery. With [`Recovery::GoBackN`] the other options have no effect.
     pub kind: Recovery,
     /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters
     /// do; on a network that takes several ways to a peer, the difference between them.
@@ -31,8 +31,8 @@ pub struct RecoveryConfig {
     /// The least time without an answer before a probe is sent; anything above is measured. Answers
     /// of a peer with threads that sleep or wait for a core come late without being lost.
     pub probe_floor: Nanos,
-    /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is
-    /// needed.
+    /// Out-of-order packets that the endpoint can buffer. Their memory is reserved at once and used
+    /// when it is needed.
     pub out_of_order_packets: u32,
 }
 

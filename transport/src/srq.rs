@@ -66,7 +66,7 @@ impl Srq {
         self.queue.len()
     }
 
-    /// No entry.
+    /// Returns true if the queue has no entry.
     pub const fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -186,13 +186,13 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int
 
 /// Time that a shrinking queue waits for work posted before. A send completes within microseconds
 /// where the daemon has a core.
-const SHRINK_PATIENCE: Duration = Duration::from_millis(50);
+const SHRINK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// More completions lie in the queue than `entries`. They would stay; but programs are promised
 /// that a queue too small for them is refused, and that those of datagrams which they have just
 /// posted count.
 fn is_too_small(cq: &CompletionQueue, entries: usize) -> Result<bool> {
-    let deadline = Instant::now() + SHRINK_PATIENCE;
+    let deadline = Instant::now() + SHRINK_TIMEOUT;
     while cq.waiting()? <= entries {
         if cq.sends_outstanding() <= entries || Instant::now() > deadline {
             return Ok(false);

@@ -33,7 +33,7 @@ pub enum NapiError {
     /// GRO, without which veth does not use NAPI for all frames, cannot be switched on.
     #[error("cannot switch GRO of {interface} on: {error}; napi = \"driver\" needs nothing")]
     Gro {
-        /// Which.
+        /// Name of the interface.
         interface: String,
         /// The kernel's.
         error: io::Error,
@@ -43,7 +43,7 @@ pub enum NapiError {
         "the kernel does not list the NAPI instances of {interface}: {error} (Linux 6.8 and later do); napi = \"driver\" needs nothing"
     )]
     Unlisted {
-        /// Which.
+        /// Name of the interface.
         interface: String,
         /// The kernel's.
         error: io::Error,
@@ -51,7 +51,7 @@ pub enum NapiError {
     /// There are none.
     #[error("{interface} has no NAPI instance: is it up? napi = \"driver\" needs nothing")]
     None {
-        /// Which.
+        /// Name of the interface.
         interface: String,
     },
     /// It cannot be given a thread.
@@ -59,7 +59,7 @@ pub enum NapiError {
         "cannot give NAPI of {interface} a thread: {error} (Linux 6.17 and later, or a writable /sys/class/net/{interface}/threaded)"
     )]
     Thread {
-        /// Which.
+        /// Name of the interface.
         interface: String,
         /// The kernel's.
         error: io::Error,
@@ -69,7 +69,7 @@ pub enum NapiError {
         "cannot pin the thread napi/{interface}-{id} to cores {cores:?}: {errno} (it takes CAP_SYS_NICE and the first PID namespace; workers without `core` leave it free)"
     )]
     Pin {
-        /// Which interface.
+        /// Name of the interface.
         interface: String,
         /// Number of the NAPI instance.
         id: u32,
@@ -84,7 +84,7 @@ pub enum NapiError {
         "cannot give the thread napi/{interface}-{id} the scheduling class of roced: {errno} (it takes CAP_SYS_NICE and the first PID namespace)"
     )]
     Class {
-        /// Which interface.
+        /// Name of the interface.
         interface: String,
         /// Number of the NAPI instance.
         id: u32,

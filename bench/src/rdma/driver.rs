@@ -12,7 +12,7 @@ use crate::{cpu, sample::Sample};
 const REAPED_MAX: usize = 64;
 
 /// Longest wait for a completion.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl<'a> SessionQps<'a> {
     fn reap(&mut self, goes_on: bool) -> anyhow::Result<u64> {
         let taken = self.pairs.cq().poll(&mut self.reaped)?;
         if taken == 0 {
-            if self.under_way > 0 && self.heard.elapsed() > PATIENCE {
+            if self.under_way > 0 && self.heard.elapsed() > TIMEOUT {
                 anyhow::bail!("{} work requests do not complete", self.under_way);
             }
             std::thread::yield_now();

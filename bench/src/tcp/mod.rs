@@ -27,7 +27,7 @@ pub(crate) enum Waiting {
 }
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection: host a's end and host b's.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ impl TcpConnection {
             end.set_nodelay(true)?;
             end.set_nonblocking(waiting == Waiting::Busy)?;
             if waiting == Waiting::Blocking {
-                end.set_read_timeout(Some(PATIENCE))?;
-                end.set_write_timeout(Some(PATIENCE))?;
+                end.set_read_timeout(Some(TIMEOUT))?;
+                end.set_write_timeout(Some(TIMEOUT))?;
             }
         }
         Ok(Self(client, server))
@@ -69,7 +69,7 @@ fn listen(address: Ipv4Addr) -> anyhow::Result<TcpListener> {
 }
 
 fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
-    TcpStream::connect_timeout(&to, PATIENCE).with_context(|| format!("connecting to {to}"))
+    TcpStream::connect_timeout(&to, TIMEOUT).with_context(|| format!("connecting to {to}"))
 }
 
 /// Calls until there is an answer, or patience ends.
@@ -80,7 +80,7 @@ fn persist(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // Of a socket that does not block: not yet. One that does has waited its time.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                if since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }

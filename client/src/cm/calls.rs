@@ -88,7 +88,7 @@ impl CmChannel {
         self.with_route(id, || self.session.daemon.call::<ResolveCmRoute>(request))
     }
 
-    /// Listens.
+    /// Listens on the address that the identifier is bound to.
     ///
     /// # Errors
     /// Those of `rdma_listen`.

@@ -1,9 +1,9 @@
 //! The rate of control calls of each account: a token bucket.
 //!
 //! A call counts as one, and one that takes long as more: as many as [`CALL_TIME`] fits into it. So
-//! at the rate of the default an account can use all of the control thread's time that others leave,
-//! and with a tenth of that rate a tenth of its time. Time counts that the control thread computes:
-//! what it waits for a core, or for a worker, is not the account's doing ([`CallClock`]).
+//! at the rate of the default an account can use all of the control thread's time that others
+//! leave, and with a tenth of that rate a tenth of its time. Time counts that the control thread
+//! computes: what it waits for a core, or for a worker, is not the account's doing ([`CallClock`]).
 
 use std::{
     collections::BTreeMap,
@@ -18,12 +18,13 @@ use roced_types::AccountId;
 const CALL_TIME: Duration = Duration::from_micros(20);
 
 /// A call counts as so many at most: as an account has at rest, with any rate.
-const MOST: i64 = 64;
+const CALLS_AT_REST: i64 = 64;
 
-/// An account that has not called for a while has the calls of that time, but [`MOST`] at least.
+/// An account that has not called for a while has the calls of that time, but [`CALLS_AT_REST`] at
+/// least.
 const BURST: Duration = Duration::from_millis(100);
 
-/// An account that is held back has the calls of that time, but one at least, when it is served
+/// An account that is throttled has the calls of that time, but one at least, when it is served
 /// again: the control thread turns to it no more often than that. A guess: others notice a few
 /// calls in between, and the account no more than it does of its rate.
 pub(crate) const PAUSE: Duration = Duration::from_millis(4);
@@ -39,8 +40,9 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct CallRates(BTreeMap<AccountId, CallBucket>);
 
-/// Measures how long calls compute that are carried out one after the other. The clock of the thread
-/// is a system call, and is not read after short ones: these compute no longer than they last.
+/// Measures how long calls compute that are carried out one after the other. The clock of the
+/// thread is a system call, and is not read after short ones: these compute no longer than they
+/// last.
 #[derive(Debug)]
 pub(crate) struct CallClock {
     now: Instant,
@@ -103,7 +105,7 @@ impl CallBucket {
 
 /// Parts of calls that an account at rest has.
 fn burst(per_second: u32) -> i64 {
-    within(BURST, per_second).max(MOST * PARTS)
+    within(BURST, per_second).max(CALLS_AT_REST * PARTS)
 }
 
 /// Parts of calls that come in `time`.
@@ -125,10 +127,10 @@ impl CallRates {
     pub(crate) fn charge(&mut self, account: AccountId, took: Duration, is_call: bool) {
         let Some(bucket) = self.0.get_mut(&account) else { return };
         let parts = nanos(took).saturating_mul(PARTS / nanos(CALL_TIME));
-        bucket.left -= parts.clamp(if is_call { PARTS } else { 0 }, MOST * PARTS);
+        bucket.left -= parts.clamp(if is_call { PARTS } else { 0 }, CALLS_AT_REST * PARTS);
     }
 
-    /// When `account` is to be served again that is held back now.
+    /// When `account` is to be served again that is throttled now.
     pub(crate) fn due(&mut self, account: AccountId, per_second: u32, now: Instant) -> Instant {
         let missing = within(PAUSE, per_second).max(PARTS) - self.filled(account, per_second, now).left;
         let wait = Duration::from_nanos((missing.max(0) as u64).div_ceil(per_second.max(1).into()));

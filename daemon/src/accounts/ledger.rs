@@ -86,7 +86,7 @@ fn by_resource(limits: &AccountLimits) -> [u64; RESOURCES] {
     all
 }
 
-/// Of the files that this process may have open.
+/// Returns an eighth of the number of files that this process may have open.
 pub fn eighth_of_open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(128, |(soft, _)| soft / 8)
 }
@@ -359,7 +359,7 @@ impl Charge {
         self.amount -= amount;
     }
 
-    /// Counted now.
+    /// Amount that is counted now.
     pub fn amount(&self) -> u64 {
         self.amount
     }

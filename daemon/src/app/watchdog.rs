@@ -1,6 +1,6 @@
 //! Notices a worker that makes no progress any more.
 //!
-//! The control thread looks once a second. After [`PATIENCE`] the daemon ends itself, for its
+//! The control thread looks once a second. After [`STUCK_TIME_MAX`] the daemon ends itself, for its
 //! clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which
 //! waits for longer, is for the control thread.
 
@@ -16,7 +16,7 @@ pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
 /// How long a worker may be stuck: far longer than any poll iteration, also on a machine that swaps
 /// or was suspended; a guess.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const STUCK_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Health of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Watchdog {
         }
         let Some((worker, since)) = self.since.iter().min_by_key(|(_, since)| **since) else { return Health::Good };
         let so_far = now - *since + PERIOD;
-        if so_far < PATIENCE { Health::Stuck(*worker, so_far) } else { Health::Dead(*worker, so_far) }
+        if so_far < STUCK_TIME_MAX { Health::Stuck(*worker, so_far) } else { Health::Dead(*worker, so_far) }
     }
 }
 
@@ -69,12 +69,12 @@ mod tests {
         let mut watchdog = Watchdog::default();
         let worker = WorkerId(1);
         assert_eq!(watchdog.look(begin, &[]), Health::Good);
-        for second in 1..PATIENCE.as_secs() {
+        for second in 1..STUCK_TIME_MAX.as_secs() {
             let seen = watchdog.look(begin + PERIOD * second as u32, &[worker]);
             assert_eq!(seen, Health::Stuck(worker, Duration::from_secs(second)));
         }
-        let end = begin + PATIENCE;
-        assert_eq!(watchdog.look(end, &[worker]), Health::Dead(worker, PATIENCE));
+        let end = begin + STUCK_TIME_MAX;
+        assert_eq!(watchdog.look(end, &[worker]), Health::Dead(worker, STUCK_TIME_MAX));
         assert_eq!(watchdog.look(end + PERIOD, &[]), Health::Good);
         assert_eq!(watchdog.look(end + 2 * PERIOD, &[worker]), Health::Stuck(worker, PERIOD));
     }
@@ -83,12 +83,12 @@ mod tests {
     fn a_worker_that_stalls_now_and_then_hides_no_other() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::default();
-        for second in 1..PATIENCE.as_secs() as u32 {
+        for second in 1..STUCK_TIME_MAX.as_secs() as u32 {
             let stuck = if second % 5 == 0 { &[WorkerId(0), WorkerId(1)][..] } else { &[WorkerId(1)] };
             let seen = watchdog.look(begin + PERIOD * second, stuck);
             assert_eq!(seen, Health::Stuck(WorkerId(1), PERIOD * second));
         }
-        assert_eq!(watchdog.look(begin + PATIENCE, &[WorkerId(1)]), Health::Dead(WorkerId(1), PATIENCE));
+        assert_eq!(watchdog.look(begin + STUCK_TIME_MAX, &[WorkerId(1)]), Health::Dead(WorkerId(1), STUCK_TIME_MAX));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl ClientListener {
         Ok(listener)
     }
 
-    /// Has these rules decide about the devices and limits of clients.
+    /// Sets the rules that decide about the devices and limits of clients.
     #[must_use]
     pub fn with_rules(mut self, rules: AccessRules) -> Self {
         self.rules = rules;

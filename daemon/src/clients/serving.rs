@@ -21,7 +21,7 @@ use super::{
 use crate::{
     client_socket::connection::ReceivedCall,
     environment::Environment,
-    last_work::{LastWork, PATIENCE, SentBatch},
+    last_work::{LAST_WORK_TIME_MAX, LastWork, SentBatch},
 };
 
 /// Frames of the work that a queue pair has posted before a call destroys it: its rings and its
@@ -84,7 +84,7 @@ impl Clients {
             Some(WaitingCall::Received { message, descriptor, last_work }) => {
                 (ReceivedCall::Message(message, descriptor), last_work)
             }
-            Some(WaitingCall::Unreceived | WaitingCall::HeldBack) | None => {
+            Some(WaitingCall::Unreceived | WaitingCall::Throttled) | None => {
                 (session.connection.receive(), LastWork::new(FRAMES))
             }
         };
@@ -157,7 +157,7 @@ pub(super) fn send_batch(
     match batch {
         SentBatch { frames: 0, is_left: true } => {
             let since = session.stuck_since.get_or_insert_with(Instant::now);
-            last_work.goes_on(batch) && since.elapsed() < PATIENCE
+            last_work.goes_on(batch) && since.elapsed() < LAST_WORK_TIME_MAX
         }
         // There was nothing to send.
         SentBatch { frames: 0, .. } => false,
@@ -187,7 +187,7 @@ pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, op: u
         return false;
     }
     let since = session.unmapping_since.get_or_insert_with(Instant::now);
-    since.elapsed() < PATIENCE
+    since.elapsed() < LAST_WORK_TIME_MAX
 }
 
 /// Carries out one request. `Some` when the session ends by it.

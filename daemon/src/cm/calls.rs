@@ -157,7 +157,7 @@ impl CmCalls<'_, '_> {
         let created = self.service.ids.create(owner_of(self.session), request.channel, request.uid, space, kind);
         if created == Err(CmErrno::NoMemory) {
             let account = self.service.account_of(self.session);
-            self.service.refusals.note_limit(account, "limits.cm.ids_of_user");
+            self.service.refusals.note_limit(account, "limits.cm.ids_of_account");
         }
         Ok(Handle { handle: created?.number })
     }
@@ -312,9 +312,9 @@ impl ConnectionService {
     /// Room for one multicast group more of the session's user.
     fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
         let account = self.account_of(session);
-        let most = self.limits.groups_of_user;
+        let most = self.limits.groups_of_account;
         if self.ids.memberships_of(account.0) >= most {
-            self.refusals.note_limit(account, "limits.cm.groups_of_user");
+            self.refusals.note_limit(account, "limits.cm.groups_of_account");
             return Err(CallRefused::Limit(most));
         }
         Ok(())

@@ -91,7 +91,7 @@ pub(crate) struct ConnectionService {
     /// Sessions and channels that are gone, with identifiers that are left.
     ending: VecDeque<Departed>,
     /// Channels of each user.
-    channels_of_user: BTreeMap<AccountId, u64>,
+    channels_of_account: BTreeMap<AccountId, u64>,
     limits: CmLimits,
     /// Memory of channels counts for their accounts.
     ledger: Ledger,
@@ -153,7 +153,7 @@ impl ConnectionService {
             observer: Arc::<MadFilters>::clone(filters),
         };
         Self {
-            ids: Identifiers::new(&config, limits.ids_of_user),
+            ids: Identifiers::new(&config, limits.ids_of_account),
             limits,
             ledger,
             devices,
@@ -163,7 +163,7 @@ impl ConnectionService {
             sequences: BTreeMap::new(),
             owners: BTreeMap::new(),
             ending: VecDeque::new(),
-            channels_of_user: BTreeMap::new(),
+            channels_of_account: BTreeMap::new(),
             qps: BTreeMap::new(),
             changed: BTreeMap::new(),
             intake: Intake::default(),
@@ -177,7 +177,7 @@ impl ConnectionService {
     /// Sets other limits. Programs with more than they allow keep all of it.
     pub(crate) fn set_limits(&mut self, limits: CmLimits) {
         self.limits = limits;
-        self.ids.set_limits(limits.connections as usize, limits.ids_of_user);
+        self.ids.set_limits(limits.connections as usize, limits.ids_of_account);
     }
 
     /// A session opens the connection manager.
@@ -418,7 +418,9 @@ impl ConnectionService {
 
     fn remove_channel(&mut self, number: u32) -> Option<SessionId> {
         let session = self.channels.remove(&number)?.session;
-        if let Some(count) = self.owners.get(&session).and_then(|owner| self.channels_of_user.get_mut(&owner.account)) {
+        if let Some(count) =
+            self.owners.get(&session).and_then(|owner| self.channels_of_account.get_mut(&owner.account))
+        {
             *count -= 1;
         }
         Some(session)
@@ -446,15 +448,15 @@ impl ConnectionService {
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let account = self.account_of(session);
-        let of_user = self.channels_of_user.entry(account).or_insert(0);
-        if *of_user >= channels_of_user_max(&self.limits) {
-            self.refusals.note_limit(account, "limits.cm.channels_of_user");
+        let count = self.channels_of_account.entry(account).or_insert(0);
+        if *count >= channels_of_account_max(&self.limits) {
+            self.refusals.note_limit(account, "limits.cm.channels_of_account");
             return Err(CallRefused::Errno(Errno::EMFILE as i32));
         }
-        *of_user += 1;
+        *count += 1;
         let made = self.make_channel(session);
         if made.is_err()
-            && let Some(count) = self.channels_of_user.get_mut(&account)
+            && let Some(count) = self.channels_of_account.get_mut(&account)
         {
             *count -= 1;
         }
@@ -516,9 +518,9 @@ impl ConnectionService {
     }
 }
 
-/// Event channels that a user may have.
-fn channels_of_user_max(limits: &CmLimits) -> u64 {
-    limits.channels_of_user.map_or_else(|| eighth_of_open_files().min(CHANNELS_MAX), u64::from)
+/// Event channels that an account may have.
+fn channels_of_account_max(limits: &CmLimits) -> u64 {
+    limits.channels_of_account.map_or_else(|| eighth_of_open_files().min(CHANNELS_MAX), u64::from)
 }
 
 /// A session is an owner of identifiers.

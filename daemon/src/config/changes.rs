@@ -99,9 +99,9 @@ impl Config {
         });
         compare!(changes, "limits.cm", cm, &new.limits.cm, CmLimits {
             connections => Apply,
-            ids_of_user => Apply,
-            channels_of_user => Apply,
-            groups_of_user => Apply,
+            ids_of_account => Apply,
+            channels_of_account => Apply,
+            groups_of_account => Apply,
         });
         // Names are looked up before the daemon serves.
         if self.access != new.access {
@@ -224,13 +224,13 @@ mod tests {
     #[test]
     fn each_change_is_applied_or_named() {
         let after = "[log]\nlevel = \"debug\"\n[control]\nmode = 0o600\n[limits]\nclients = 7\n\
-                     [limits.client]\nqps = 3\n[limits.device]\nmrs = 100\n[limits.cm]\nids_of_user = 9\n[[worker]]\nidle = \"spin\"\n\
+                     [limits.client]\nqps = 3\n[limits.device]\nmrs = 100\n[limits.cm]\nids_of_account = 9\n[[worker]]\nidle = \"spin\"\n\
                      [[device]]\nname = \"roce0\"\ninterface = \"eth0\"\npkeys = [0x8001]\n\
                      [[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nxdp_mode = \"generic\"\nnapi = \"threaded\"\n";
         let (mut before, after) = (parsed(BEFORE), parsed(after));
         let changes = before.changes(&after);
         let applied =
-            ["log.level", "limits.client.qps", "limits.cm.ids_of_user", "device[1].xdp_mode", "device[1].napi"];
+            ["log.level", "limits.client.qps", "limits.cm.ids_of_account", "device[1].xdp_mode", "device[1].napi"];
         assert_eq!(changes.applied, applied);
         let restart = ["control.mode", "limits.clients", "limits.device.mrs", "worker", "device[0].pkeys"];
         assert_eq!(changes.restart, restart);

@@ -193,14 +193,14 @@ fn device_limits(section: &ConfigSection<'_, '_>, default: &DeviceLimits) -> Dev
 fn cm_limits(section: &ConfigSection<'_, '_>, default: CmLimits) -> CmLimits {
     CmLimits {
         connections: section.number("connections", "connections", default.connections, 1..=1_048_576),
-        ids_of_user: section.number("ids_of_user", "identifiers", default.ids_of_user, 1..=1_048_576),
-        channels_of_user: section.optional_number(
-            "channels_of_user",
+        ids_of_account: section.number("ids_of_account", "identifiers", default.ids_of_account, 1..=1_048_576),
+        channels_of_account: section.optional_number(
+            "channels_of_account",
             "channels",
             "an eighth of the daemon's limit of open files, 4096 at most",
             1..=1_048_576,
         ),
-        groups_of_user: section.number("groups_of_user", "groups", default.groups_of_user, 1..=65_536),
+        groups_of_account: section.number("groups_of_account", "groups", default.groups_of_account, 1..=65_536),
     }
 }
 

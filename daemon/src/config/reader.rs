@@ -119,8 +119,13 @@ impl<'a> Reader<'a> {
 }
 
 /// Keys that have another name than in an earlier version: the old one and the present one.
-const RENAMED: [(&str, &str); 2] =
-    [("held_packets", "out_of_order_packets"), ("clients_of_user", "clients under [limits.account]")];
+const RENAMED: [(&str, &str); 5] = [
+    ("held_packets", "out_of_order_packets"),
+    ("clients_of_user", "clients under [limits.account]"),
+    ("ids_of_user", "ids_of_account"),
+    ("channels_of_user", "channels_of_account"),
+    ("groups_of_user", "groups_of_account"),
+];
 
 /// A table of the document.
 pub(super) struct ConfigSection<'s, 'a> {

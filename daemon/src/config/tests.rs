@@ -151,6 +151,11 @@ fn an_old_name_of_a_key_is_refused_by_its_present_one() {
     let (_, key, message) = &problems[0];
     assert_eq!(key, "device[0].held_packets");
     assert_eq!(message, "this key is called out_of_order_packets now");
+    for key in ["ids", "channels", "groups"] {
+        let (line, path, message) = problem(&format!("[limits.cm]\n{key}_of_user = 9"));
+        assert_eq!((line, path), (2, format!("limits.cm.{key}_of_user")));
+        assert_eq!(message, format!("this key is called {key}_of_account now"));
+    }
 }
 
 #[test]
@@ -166,15 +171,16 @@ fn numbers_are_taken_up_to_their_last_allowed_value() {
 
 #[test]
 fn limits_of_the_connection_manager_have_bounds() {
-    let text = "[limits.cm]\nconnections = 1048576\nids_of_user = 1\nchannels_of_user = 2\ngroups_of_user = 3\n";
-    let wanted = CmLimits { connections: 1 << 20, ids_of_user: 1, channels_of_user: Some(2), groups_of_user: 3 };
+    let text = "[limits.cm]\nconnections = 1048576\nids_of_account = 1\nchannels_of_account = 2\ngroups_of_account = 3\n";
+    let wanted =
+        CmLimits { connections: 1 << 20, ids_of_account: 1, channels_of_account: Some(2), groups_of_account: 3 };
     assert_eq!(parsed(&format!("{text}{}", device(""))).limits.cm, wanted);
     for (key, wrong, allowed) in [
         ("connections", "0", "1 to 1048576 connections"),
         ("connections", "1048577", "1 to 1048576 connections"),
-        ("ids_of_user", "-1", "1 to 1048576 identifiers"),
-        ("channels_of_user", "0", "1 to 1048576 channels"),
-        ("groups_of_user", "65537", "1 to 65536 groups"),
+        ("ids_of_account", "-1", "1 to 1048576 identifiers"),
+        ("channels_of_account", "0", "1 to 1048576 channels"),
+        ("groups_of_account", "65537", "1 to 65536 groups"),
     ] {
         let (line, found, message) = problem(&format!("[limits.cm]\n{key} = {wrong}"));
         assert_eq!((line, found), (2, format!("limits.cm.{key}")));

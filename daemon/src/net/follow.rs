@@ -144,7 +144,7 @@ impl Follow {
     }
 
     /// Evaluates the view; returns true if the next hop differs from the previous one.
-    pub(super) fn see(&mut self, view: View, now: Instant, patience: Duration) -> bool {
+    pub(super) fn see(&mut self, view: View, now: Instant, timeout: Duration) -> bool {
         let before = self.next;
         self.next = match view {
             View::Known(next) => next,
@@ -164,7 +164,7 @@ impl Follow {
         let changed = self.next != before;
         match self.next {
             NextHop::Resolving => {
-                self.give_up_at.get_or_insert(now + patience);
+                self.give_up_at.get_or_insert(now + timeout);
                 if changed {
                     self.is_asked = false;
                     self.ask_at = Some(now);
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::net::RoceVersion;
 
-    const PATIENCE: Duration = Duration::from_secs(3);
+    const NEIGHBOR_TIMEOUT: Duration = Duration::from_secs(3);
 
     /// A followed destination and a clock that only goes when told to.
     struct Bench {
@@ -257,7 +257,7 @@ mod tests {
         }
 
         fn see(&mut self, view: View) -> bool {
-            self.follow.see(view, self.now, PATIENCE)
+            self.follow.see(view, self.now, NEIGHBOR_TIMEOUT)
         }
 
         /// Lets time pass; counts how often the neighbor was asked and whether it was given up.

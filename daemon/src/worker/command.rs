@@ -95,18 +95,18 @@ pub enum Command {
     Attach {
         /// The device.
         device: DeviceId,
-        /// Which queue pair.
+        /// The queue pair.
         qpn: Qpn,
-        /// Which group.
+        /// The group.
         group: [u8; 16],
     },
     /// It is not any more. [`Answer::Done`].
     Detach {
         /// The device.
         device: DeviceId,
-        /// Which queue pair.
+        /// The queue pair.
         qpn: Qpn,
-        /// Which group.
+        /// The group.
         group: [u8; 16],
     },
     /// A queue pair with its rings; its session is attached. [`Answer::Done`].
@@ -122,9 +122,9 @@ pub enum Command {
     DropSrq(Srqn),
     /// Change a queue pair. [`Answer::Changed`].
     ModifyQp {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
-        /// Which of the attributes count.
+        /// Attributes that count.
         mask: u32,
         /// Their values.
         attributes: QpAttributes,
@@ -136,7 +136,7 @@ pub enum Command {
     /// A change of keys for which a queue pair waits was made on every worker, or cannot be made.
     /// [`Answer::Done`].
     FinishKeyChange {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
         /// Of the `KeyChange`.
         ticket: u64,

@@ -73,7 +73,7 @@ impl PacketBuffer {
         &self.bytes[..self.length]
     }
 
-    /// Borrowed payload.
+    /// Payload that the frame borrows.
     pub fn borrowed(&self) -> &[BorrowedPayload] {
         &self.borrowed
     }
@@ -361,7 +361,7 @@ impl Handoff {
         }
     }
 
-    /// There are frames for this worker.
+    /// Returns true if there are frames for this worker.
     pub fn has_arrivals(&self) -> bool {
         !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
     }

@@ -104,12 +104,12 @@ impl MadFilters {
         self.peers.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    /// A peer is known from now on, for a reason of the caller's.
+    /// Adds a known peer, for a reason of the caller's.
     pub fn add_peer(&self, remote: &[u8; 16]) {
         self.peers.add(self.hash_of(remote));
     }
 
-    /// It is not for that reason any more.
+    /// Takes back one [`Self::add_peer`] of this peer.
     pub fn remove_peer(&self, remote: &[u8; 16]) {
         self.peers.remove(self.hash_of(remote));
     }

@@ -32,7 +32,7 @@ const DEPTH: usize = 64;
 
 /// How long a call looks for its answer, yielding, before it sleeps: a worker that is awake answers
 /// within two poll iterations, a few microseconds, and being woken costs ten times that.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -94,7 +94,7 @@ impl<C, A> Mailbox<C, A> {
             return Err(if self.has_ended() { CallError::Gone } else { CallError::Timeout });
         }
         self.waker.wake();
-        let look_until = Instant::now() + LOOK;
+        let look_until = Instant::now() + POLL_BEFORE_SLEEP;
         loop {
             // Before the answers, so that a worker that answered and then ended is not taken for
             // one that only ended.

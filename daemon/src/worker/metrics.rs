@@ -73,10 +73,10 @@ impl WorkerCounters {
     }
 }
 
-/// One endpoint.
+/// Counters of one endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointSnapshot {
-    /// Which.
+    /// Its number.
     pub endpoint: EndpointId,
     /// Its device.
     pub device: DeviceId,

@@ -94,11 +94,11 @@ const SLEEP_FULL: Nanos = Nanos::from_micros(500);
 /// One endpoint with the NIC queues of its device that this worker owns.
 #[derive(Debug)]
 pub struct WorkerEndpoint<N> {
-    /// Which.
+    /// Its place: device, worker and numbers.
     pub place: EndpointLocation,
     /// The transport.
     pub endpoint: Endpoint,
-    /// Its way to the NIC; those that send come first.
+    /// Queues of the NIC; those that send come first.
     pub queues: Vec<N>,
     /// Queue pairs it can hold.
     pub max_qps: u32,
@@ -179,7 +179,7 @@ pub struct Worker<N> {
     key_change: Option<WorkerEvent>,
 }
 
-/// CLOCK_MONOTONIC now.
+/// Reads CLOCK_MONOTONIC.
 pub fn monotonic_now() -> Nanos {
     Nanos(nanos_of(ClockId::CLOCK_MONOTONIC))
 }
@@ -654,7 +654,7 @@ impl<N: Nic> Worker<N> {
         self.counters.sleeps = self.sleeper.sleeps();
     }
 
-    /// Which of its endpoints, if any, a queue pair number names.
+    /// Slot of the endpoint that a queue pair number names.
     pub(super) fn endpoint_slot_of(&self, qpn: Qpn) -> Option<usize> {
         // A few at most: one for each device.
         self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.ids.contains(qpn.endpoint()))

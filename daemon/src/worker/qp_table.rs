@@ -19,7 +19,7 @@ use roced_memory::{
 };
 use roced_transport::{
     endpoint::Endpoint,
-    fair::{FairList, Tenant},
+    fair::{FairList, FairOwner},
     reject::Reject,
     srq::Srq,
     table::Table,
@@ -283,7 +283,7 @@ impl QpTable {
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
         let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot, arming: None });
-        self.ready.add(entry, self.tenant(slot));
+        self.ready.add(entry, self.owner(slot));
         // It may have been rung for before it sat here.
         self.ready.push_back(entry);
     }
@@ -366,7 +366,7 @@ impl QpTable {
         let _ = self.qps.insert(entry, qp);
         // Not pushed: its client learns of it after this, so its rings are empty, and their memory
         // is accessed only when they hold work.
-        self.ready.add(entry, self.tenant(slot));
+        self.ready.add(entry, self.owner(slot));
     }
 
     /// Takes a queue pair away.
@@ -530,10 +530,10 @@ impl QpTable {
         served
     }
 
-    /// Tenant of the session in a slot.
-    fn tenant(&self, slot: u32) -> Tenant {
+    /// Owner of the session in a slot.
+    fn owner(&self, slot: u32) -> FairOwner {
         let session = &self.sessions[slot as usize].as_ref().expect("an occupied slot").session;
-        Tenant { account: session.account, client: session.session, weight: session.weight }
+        FairOwner { account: session.account, client: session.session, weight: session.weight }
     }
 
     fn slot_of(&self, session: SessionId) -> Option<u32> {

@@ -44,7 +44,7 @@ impl<T> IdTable<T> {
         Ok(())
     }
 
-    /// Number `id`.
+    /// Returns the entry with number `id`.
     pub fn get(&self, id: u32) -> Option<&T> {
         let slot = self.find(id)?;
         Some(&self.entry_of(slot).1)

@@ -37,7 +37,7 @@ const RING_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
 
 /// Interval of the evaluation of samples.
-const LOOK: Duration = Duration::from_millis(50);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// `struct perf_event_attr` of `linux/perf_event.h`, its fifth version.
 #[repr(C)]
@@ -149,7 +149,7 @@ pub(crate) fn watch(over: &AtomicBool) -> Paused {
             paused.0.sort_by_key(|still| still.start);
             return paused;
         }
-        thread::sleep(LOOK);
+        thread::sleep(SAMPLE_INTERVAL);
     }
 }
 

@@ -9,7 +9,7 @@ use namespace::{Namespace, Watched};
 use roced::net::{FollowId, GidTableEntry, NetError, NetworkChange, NextHop};
 use roced_types::DeviceId;
 
-const PATIENCE: Duration = Duration::from_millis(700);
+const NEIGHBOR_TIMEOUT: Duration = Duration::from_millis(700);
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
 /// Two hosts joined by a cable: a has 10.1.0.1 and fd01::1 on eth0, b has 10.1.0.2 and fd01::2 and
@@ -30,7 +30,7 @@ fn two_hosts() -> Option<(Namespace, Namespace)> {
 }
 
 fn open(host: &Namespace) -> Watched {
-    host.open(&["eth0"], PATIENCE).expect("eth0 is there")
+    host.open(&["eth0"], NEIGHBOR_TIMEOUT).expect("eth0 is there")
 }
 
 fn mac_of(net: &Watched, id: FollowId) -> Option<[u8; 6]> {
@@ -115,7 +115,7 @@ fn a_neighbor_that_does_not_answer_is_unreachable_in_time_and_until_it_does() {
         let id = net.follow(source, destination);
         assert_eq!(net.hop(id), NextHop::Resolving);
         let took = net.until("it is given up", |net| net.hop(id) == NextHop::Unreachable);
-        assert!(took >= PATIENCE - Duration::from_millis(50) && took < PATIENCE * 2, "{took:?}");
+        assert!(took >= NEIGHBOR_TIMEOUT - Duration::from_millis(50) && took < NEIGHBOR_TIMEOUT * 2, "{took:?}");
         // A second one, while the kernel still holds the first failure, gets the same patience.
         net.net.unfollow(id);
         net.pass(Duration::from_secs(4));
@@ -278,7 +278,7 @@ fn addresses_of_our_own_devices_are_local() {
     let Some((a, b)) = two_hosts() else { return };
     a.join("eth1", &b, "eth1");
     a.ip("address add 10.3.0.1/24 dev eth1");
-    let mut net = a.open(&["eth0", "eth1"], PATIENCE).expect("both are there");
+    let mut net = a.open(&["eth0", "eth1"], NEIGHBOR_TIMEOUT).expect("both are there");
     let (own, other) = (net.follow("10.1.0.1", "10.1.0.1"), net.follow("10.1.0.1", "10.3.0.1"));
     assert_eq!((net.hop(own), net.hop(other)), (NextHop::Local(DeviceId(0)), NextHop::Local(DeviceId(1))));
     // Not a GID of any device, though it is the host's own.
@@ -294,7 +294,7 @@ fn the_kernel_is_a_member_of_a_group_while_a_queue_pair_is_attached() {
     a.join("eth1", &b, "eth1");
     a.ip("address add 10.3.0.1/24 dev eth1");
     a.ip("address add fd03::1/64 dev eth1");
-    let mut net = a.open(&["eth0", "eth1"], PATIENCE).expect("both are there");
+    let mut net = a.open(&["eth0", "eth1"], NEIGHBOR_TIMEOUT).expect("both are there");
     for (sources, group) in [(["10.1.0.1", "10.3.0.1"], "239.1.2.3"), (["fd01::1", "fd03::1"], "ff0e::1:203")] {
         let places = [0, 1].map(|device| (DeviceId(device), net.gid(device, sources[device as usize])));
         let address: IpAddr = group.parse().expect("an address");
@@ -405,7 +405,7 @@ fn two_devices_in_one_network_keep_to_their_interfaces() {
     b.sysctl("net.ipv4.conf.all.arp_ignore=1");
     a.ip("address add 10.1.0.11/24 dev eth1");
     b.ip("address add 10.1.0.12/24 dev eth1");
-    let mut net = a.open(&["eth0", "eth1"], PATIENCE).expect("both are there");
+    let mut net = a.open(&["eth0", "eth1"], NEIGHBOR_TIMEOUT).expect("both are there");
     let source = net.gid(1, "10.1.0.11");
     let destination = [10, 1, 0, 12].into();
     // The kernel's first choice is eth0, with the older route.
@@ -444,7 +444,7 @@ fn changes_lost_in_a_flood_are_made_up_for() {
 #[test]
 fn an_interface_that_will_not_do_is_refused_by_name() {
     let Some((a, _b)) = two_hosts() else { return };
-    let error = |name: &str| a.open(&[name], PATIENCE).err().expect("it will not do");
+    let error = |name: &str| a.open(&[name], NEIGHBOR_TIMEOUT).err().expect("it will not do");
     assert!(matches!(error("eth7"), NetError::NoSuchInterface(name) if name == "eth7"));
     assert!(matches!(error("lo"), NetError::NotEthernet(name) if name == "lo"));
     assert_eq!(

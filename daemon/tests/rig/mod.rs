@@ -43,7 +43,7 @@ use roced_memory::{
 use roced_transport::{
     ah::AhEntry,
     endpoint::{Endpoint, EndpointConfig},
-    fair::Tenant,
+    fair::FairOwner,
     io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
@@ -321,7 +321,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             window_packets: 64,
             credits: true,
         };
-        let mut qp = Qp::new(config).with_tenant(Tenant { account: self.account, client: client.session, weight: 1 });
+        let mut qp = Qp::new(config).with_owner(FairOwner { account: self.account, client: client.session, weight: 1 });
         if let Some(srq) = &client.srq {
             qp = qp.with_srq(&srq.config);
             rings.shared = true;

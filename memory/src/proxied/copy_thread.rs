@@ -24,7 +24,7 @@ use nix::{
     unistd::{Pid, gettid},
 };
 
-use super::{ROOM, wait::UNSEEN};
+use super::{ROOM, wait::FIRST_LOOK_AFTER};
 use crate::{
     descriptor::Descriptor,
     sigbus,
@@ -218,7 +218,7 @@ fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     };
     slot.took = match begin.elapsed() {
         elapsed if waits() != before => elapsed,
-        elapsed if elapsed <= UNSEEN => Duration::ZERO,
+        elapsed if elapsed <= FIRST_LOOK_AFTER => Duration::ZERO,
         _ => computed_by(ITSELF).saturating_sub(computed),
     };
 }
@@ -254,7 +254,7 @@ fn computed_by(tid: i32) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Does this thread of ours wait for something other than a core?
+/// Returns true if thread `tid` of this process waits for something other than a core.
 pub(super) fn is_blocked(tid: i32) -> bool {
     // One that has not begun is ready to.
     if tid == ITSELF {

@@ -15,10 +15,10 @@ const BLOCKED_MAX: Duration = Duration::from_millis(20);
 const STARVED_MAX: Duration = Duration::from_millis(500);
 
 /// Time before any attribution: waking a copy thread costs up to 20 us, an access less.
-pub(super) const UNSEEN: Duration = Duration::from_micros(50);
+pub(super) const FIRST_LOOK_AFTER: Duration = Duration::from_micros(50);
 
 /// How often it is looked at afterward: that costs some microseconds.
-const LOOK: Duration = Duration::from_millis(1);
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The awaited access, and the activity meanwhile.
 pub(super) trait Scene {
@@ -38,7 +38,7 @@ pub(super) trait Scene {
     /// whichever is more.
     fn used(&mut self) -> Duration;
 
-    /// Does the one that it waits for wait itself, for something other than a core?
+    /// Returns true if the awaited thread itself waits, for something other than a core.
     fn is_blocked(&self) -> bool;
 }
 
@@ -47,27 +47,27 @@ pub(super) trait Scene {
 /// # Errors
 /// It takes too long: blocked for [`BLOCKED_MAX`], or as long as more than `most` counts.
 pub(super) fn wait(scene: &mut impl Scene, most: Duration) -> Result<Duration, TooLong> {
-    let mut next_look = UNSEEN;
+    let mut next_look = FIRST_LOOK_AFTER;
     while !scene.is_done() {
         scene.step();
         let waited = scene.waited();
         if waited < next_look {
             continue;
         }
-        if next_look == UNSEEN {
+        if next_look == FIRST_LOOK_AFTER {
             scene.lend_core();
         }
         // This is far beyond a poll iteration already.
-        let used = UNSEEN + scene.used();
+        let used = FIRST_LOOK_AFTER + scene.used();
         let is_held = waited >= BLOCKED_MAX.min(most) && scene.is_blocked();
         // A thread seen asleep may have been done before.
         if (is_held || used > most || waited >= STARVED_MAX) && !scene.is_done() {
             return Err(TooLong(waited));
         }
-        next_look = waited + most.saturating_sub(used).clamp(UNSEEN, LOOK);
+        next_look = waited + most.saturating_sub(used).clamp(FIRST_LOOK_AFTER, LOOK_INTERVAL);
     }
     let waited = scene.waited();
-    Ok(if waited > UNSEEN { waited.min(UNSEEN + scene.used()) } else { waited })
+    Ok(if waited > FIRST_LOOK_AFTER { waited.min(FIRST_LOOK_AFTER + scene.used()) } else { waited })
 }
 
 /// Time waited in vain.
@@ -159,18 +159,20 @@ mod tests {
     #[test]
     fn time_without_a_core_does_not_count() {
         let mut starved = Fake { used: 0, ..Fake::done_at(400 * MS) };
-        assert_eq!((starved.wait(LEFT), starved.lent), (Ok(UNSEEN), 1));
+        assert_eq!((starved.wait(LEFT), starved.lent), (Ok(FIRST_LOOK_AFTER), 1));
         let never = Fake { used: 0, ..Fake::done_at(Duration::MAX) }.wait(LEFT).expect_err("it never comes");
-        assert!(never >= STARVED_MAX && never < STARVED_MAX + 2 * LOOK);
+        assert!(never >= STARVED_MAX && never < STARVED_MAX + 2 * LOOK_INTERVAL);
     }
 
     #[test]
     fn a_blocked_thread_is_awaited_until_its_budget_is_spent() {
-        for (left, held) in [(LEFT, BLOCKED_MAX), (5 * MS, 5 * MS), (MS / 10, MS / 10), (Duration::ZERO, UNSEEN)] {
+        for (left, held) in
+            [(LEFT, BLOCKED_MAX), (5 * MS, 5 * MS), (MS / 10, MS / 10), (Duration::ZERO, FIRST_LOOK_AFTER)]
+        {
             for used in [0, 100] {
                 let mut blocked = Fake { blocked: true, used, ..Fake::done_at(Duration::MAX) };
                 let waited = blocked.wait(left).expect_err("it never comes");
-                assert!(waited >= held && waited < held + 2 * LOOK, "{waited:?} of {held:?}");
+                assert!(waited >= held && waited < held + 2 * LOOK_INTERVAL, "{waited:?} of {held:?}");
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How long messages may still be missing after the client said that all of them are complete.
-const MISSING_PATIENCE: Duration = Duration::from_secs(10);
+const MISSING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The server's half of a run.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl<'a> Server<'a> {
                 if self.has_all(messages) {
                     return Ok(self.compared_bytes);
                 }
-                if now.duration_since(moved) > MISSING_PATIENCE {
+                if now.duration_since(moved) > MISSING_TIMEOUT {
                     bail!("{} messages were complete at the client and never came here", self.missing(messages));
                 }
             }

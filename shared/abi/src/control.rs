@@ -12,6 +12,7 @@
 mod body;
 mod calls;
 mod cm;
+mod cm_address;
 mod device;
 pub mod limit;
 mod memory;
@@ -51,7 +52,7 @@ pub const EVENT: u32 = 0;
 pub struct Header {
     /// [`MAGIC`].
     pub magic: u32,
-    /// Which call: [`Call::OP`], or [`EVENT`].
+    /// Number of the call, [`Call::OP`], or [`EVENT`].
     pub op: u32,
     /// Chosen by the client, comes back in the reply.
     pub sequence: u32,

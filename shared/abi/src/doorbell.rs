@@ -88,18 +88,19 @@ pub fn any_doorbell(page: &impl DoorbellPage, named: NamedWords) -> bool {
     named.0 != 0 || page.summary().load(Ordering::Relaxed) != 0
 }
 
-/// The worker: "I go to sleep". Look at every doorbell once more after this, and only then block.
+/// Announces the sleep of a worker, which must look at every doorbell once more after this, and only
+/// then block.
 pub fn announce_sleep(asleep: &AtomicU32) {
     asleep.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// The worker: "I am awake again".
+/// Announces that a worker is awake again.
 pub fn announce_awake(asleep: &AtomicU32) {
     asleep.store(0, Ordering::Relaxed);
 }
 
-/// The client, after it rang: must the worker be woken by its eventfd?
+/// Returns true if a client that rang must wake the worker by its eventfd.
 pub fn must_wake(asleep: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     asleep.load(Ordering::Relaxed) != 0

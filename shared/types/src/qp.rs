@@ -42,8 +42,8 @@ impl QpSizes {
             return None;
         }
         Some(Self {
-            send_wrs: at_least_one(self.send_wrs).next_power_of_two(),
-            recv_wrs: at_least_one(self.recv_wrs).next_power_of_two(),
+            send_wrs: self.send_wrs.next_power_of_two(),
+            recv_wrs: self.recv_wrs.next_power_of_two(),
             send_sges: at_least_one(self.send_sges),
             recv_sges: at_least_one(self.recv_sges),
             inline_bytes: self.inline_bytes.next_multiple_of(8),
@@ -88,7 +88,7 @@ pub struct QpAttributes {
     pub retry_cnt: u32,
     /// Retries after RNR NAK, 0 to 6, 7 for ever.
     pub rnr_retry: u32,
-    /// Which entry of the port's table of partition keys.
+    /// Index in the port's table of partition keys.
     pub pkey_index: u32,
     /// Flow label, 20 bits; also makes the UDP source port when not 0.
     pub flow_label: u32,

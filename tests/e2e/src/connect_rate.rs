@@ -15,7 +15,7 @@ use crate::end::say;
 /// Threads that connect: each waits for its connections.
 const THREADS: u32 = 8;
 /// How long a connection may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Accepts all.
 pub(crate) fn accept(at: SocketAddr) -> Result<()> {
@@ -47,7 +47,7 @@ fn serve(opened: &Opened, request: ConnectionRequest) {
         let pd = open(opened, &request)?;
         let cq = pd.device().completion_queue(1)?;
         let qp = pd.queue_pair(&cq, &cq).create()?;
-        Ok(request.accept(&qp, &ConnectionOptions::default())?.wait_for_end(PATIENCE)?)
+        Ok(request.accept(&qp, &ConnectionOptions::default())?.wait_for_end(TIMEOUT)?)
     };
     // Peers that do not exist do not confirm.
     if let Err(error) = served()
@@ -59,7 +59,7 @@ fn serve(opened: &Opened, request: ConnectionRequest) {
 
 /// Makes `count` connections, `per_second`, and says how long they took. All must succeed.
 pub(crate) fn connect(to: SocketAddr, per_second: u32, count: u32) -> Result<()> {
-    let device = Device::open(&Route::to(to, PATIENCE)?.device()?)?;
+    let device = Device::open(&Route::to(to, TIMEOUT)?.device()?)?;
     let pd = device.protection_domain()?;
     let begin = Instant::now();
     let times = Mutex::new(Vec::new());
@@ -92,8 +92,8 @@ fn once(pd: &ProtectionDomain, to: SocketAddr) -> Result<Duration> {
     let cq = pd.device().completion_queue(1)?;
     let qp = pd.queue_pair(&cq, &cq).create()?;
     let begin = Instant::now();
-    let options = ConnectionOptions { timeout: PATIENCE, ..ConnectionOptions::default() };
-    let connection = Route::to(to, PATIENCE)?.connect(&qp, &options)?;
+    let options = ConnectionOptions { timeout: TIMEOUT, ..ConnectionOptions::default() };
+    let connection = Route::to(to, TIMEOUT)?.connect(&qp, &options)?;
     let took = begin.elapsed();
     connection.disconnect()?;
     Ok(took)

@@ -25,7 +25,7 @@ use crate::end::{Address, End, hear, say, to};
 const BYTES_MAX: usize = 1024;
 const RECEIVES: usize = 16;
 /// Of an answerer, to look whether it is told to end.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 /// Longer than the kernel takes to find out that a neighbor is not there.
 const LONG: Duration = Duration::from_secs(20);
 /// Tries for one question. Losses alone need a few; a machine that is busy with something else may
@@ -161,7 +161,7 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
     let mut handles: BTreeMap<[u8; 16], AddressHandle> = BTreeMap::new();
     let mut answered = 0;
     while !enough.is_finished() {
-        let Some((done, bytes)) = post.next(PATIENCE)? else { continue };
+        let Some((done, bytes)) = post.next(TIMEOUT)? else { continue };
         let from = source(&bytes[..GRH_BYTES])?;
         let ah = match handles.entry(from.0) {
             Entry::Occupied(known) => known.into_mut(),
@@ -181,7 +181,7 @@ pub(crate) fn send_to_absent_host(absent: Gid) -> Result<()> {
     let post = Post::open(absent)?;
     let ah = post.end.address_handle(absent)?;
     post.post_send(&ah, 5, b"hello?")?;
-    ensure!(post.completion(PATIENCE)?.is_none(), "it was sent to an absent host");
+    ensure!(post.completion(TIMEOUT)?.is_none(), "it was sent to an absent host");
     say("waits")?;
     ensure!(post.completion(LONG)?.is_some(), "it waits for ever");
     say("complete")

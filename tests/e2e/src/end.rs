@@ -18,7 +18,7 @@ use roced_client::{
 
 /// Longer than any run with losses takes, so that a test fails with a reason and not by its own
 /// time limit.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(110);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(110);
 
 /// The key that lets datagrams in.
 const QKEY: u32 = 0x1111_1111;
@@ -123,8 +123,8 @@ impl End {
     /// The next completion.
     pub(crate) fn completion(&self) -> Result<Completion> {
         let mut one = [Completion::EMPTY];
-        let count = self.cq.wait(&mut one, PATIENCE)?;
-        ensure!(count == 1, "no completion within {} s", PATIENCE.as_secs());
+        let count = self.cq.wait(&mut one, TIMEOUT)?;
+        ensure!(count == 1, "no completion within {} s", TIMEOUT.as_secs());
         Ok(one[0])
     }
 }

@@ -13,7 +13,7 @@ use crate::end::{End, hear, say, to};
 const WORDS: usize = 48;
 /// A word's bytes at most: a frame of such a one lies in two buffers.
 const BYTES: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn word(number: usize) -> Vec<u8> {
     let bytes = [1000, BYTES, 0][number % 3];
@@ -41,7 +41,7 @@ pub(crate) fn listen(group: Gid, listeners: usize) -> Result<()> {
     }
     say("attached")?;
     let mut heard = vec![0; ears.len()];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while heard.iter().any(|count| *count < WORDS) {
         let mut one = [Completion::EMPTY];
         let count = end.cq.wait(&mut one, deadline.saturating_duration_since(Instant::now()))?;

@@ -16,7 +16,7 @@ use roced_client::{
     QpAddress, QpAttributes, QueuePair, RecvRequest, RemoteMemory, SendRequest, attribute, state,
 };
 
-use crate::end::{PATIENCE, hear, say};
+use crate::end::{TIMEOUT, hear, say};
 
 /// Small, so that a message is many PSNs.
 const PATH_MTU: u32 = 256;
@@ -218,8 +218,8 @@ impl Lives {
     fn reap(&self, connections: &[usize], next: &mut [[usize; 2]]) -> Result<()> {
         let mut some = [Completion::EMPTY; 64];
         while connections.iter().any(|connection| next[*connection] != [SENDS, SENDS + RECEIVES]) {
-            let count = self.cq.wait(&mut some, PATIENCE)?;
-            ensure!(count > 0, "nothing completes for {} s", PATIENCE.as_secs());
+            let count = self.cq.wait(&mut some, TIMEOUT)?;
+            ensure!(count > 0, "nothing completes for {} s", TIMEOUT.as_secs());
             for completion in &some[..count] {
                 let (connection, nth) = (completion.wr_id as usize >> 8, completion.wr_id as usize & 0xff);
                 let done = completion.ok().with_context(|| format!("connection {connection}, work {nth}"))?;

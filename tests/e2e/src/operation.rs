@@ -26,7 +26,7 @@ const LENGTHS: [usize; 9] = [0, 1, 8, 1023, 1024, 1025, 2048, 5000, 40_000];
 const ROOM: usize = 40_000;
 const BYTES: usize = ROOM * LENGTHS.len();
 /// For data that arrives without a completion, and takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The services.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -252,7 +252,7 @@ fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: u
     }
     let length = if operation == Operation::Read { 0 } else { length };
     let wanted = [&contents(REQUESTER, number)[..length], &contents(RESPONDER, number)[length..]].concat();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while memory.to_vec(number * ROOM, ROOM) != wanted {
         ensure!(Instant::now() < end, "the bytes here are not those that were sent");
         thread::sleep(Duration::from_millis(5));

@@ -17,13 +17,13 @@ use roced_client::{
 use crate::end::say;
 
 /// How long each event may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A multicast group, and the same as `/proc/net/igmp` has it.
 const GROUP: ([u8; 4], &str) = ([239, 77, 1, 4], "04014DEF");
 
-/// Two connected queue pairs that expect a message; they fail with the interface, and are used again
-/// when it is back. A third one stays attached to its group.
+/// Two connected queue pairs that expect a message; they fail with the interface, and are used
+/// again when it is back. A third one stays attached to its group.
 pub(crate) fn outlive() -> Result<()> {
     let device = Device::open("roce0")?;
     let own: Gid = std::env::var("LAB_IPV4").context("run by scripts/lab exec")?.parse()?;
@@ -48,7 +48,7 @@ pub(crate) fn outlive() -> Result<()> {
     }
     let mut flushed = [Completion::EMPTY; 2];
     for one in &mut flushed {
-        ensure!(cq.wait(std::slice::from_mut(one), PATIENCE)? == 1, "a receive is not flushed");
+        ensure!(cq.wait(std::slice::from_mut(one), TIMEOUT)? == 1, "a receive is not flushed");
         ensure!(one.status == Status::WorkRequestFlushed, "{one:?}");
     }
     ensure!(device.gids()?.is_empty(), "GIDs without an interface: {:?}", device.gids()?);
@@ -60,7 +60,7 @@ pub(crate) fn outlive() -> Result<()> {
         let fatal = DeviceEvent::QpFatal { qpn: qp.qpn() };
         ensure!(failed.contains(&fatal), "{fatal:?} is missing in {failed:?}");
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while index_of(&device, own).is_err() {
         ensure!(Instant::now() < deadline, "the address does not come back: {:?}", device.gids()?);
         std::thread::sleep(Duration::from_millis(10));
@@ -96,7 +96,7 @@ fn exchange(pd: &ProtectionDomain, cq: &CompletionQueue, [a, _]: &[QueuePair; 2]
     let memory = pd.allocate(64, Access::ALL)?;
     a.post_send(&SendRequest::write_inline(b"hello", memory.remote()).signaled())?;
     let mut done = [Completion::EMPTY];
-    ensure!(cq.wait(&mut done, PATIENCE)? == 1, "no completion");
+    ensure!(cq.wait(&mut done, TIMEOUT)? == 1, "no completion");
     done[0].ok()?;
     ensure!(memory.to_vec(0, 5) == b"hello", "no data");
     Ok(())
@@ -111,7 +111,7 @@ fn await_event(device: &Device, is_it: impl Fn(&DeviceEvent) -> bool) -> Result<
             Some(event) => others.push(event),
             None => {
                 let mut fds = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-                if poll(&mut fds, PollTimeout::from(PATIENCE.as_millis() as u16))? == 0 {
+                if poll(&mut fds, PollTimeout::from(TIMEOUT.as_millis() as u16))? == 0 {
                     bail!("no event; before: {others:?}");
                 }
             }

@@ -16,7 +16,7 @@ use roced_client::{
 use crate::end::{End, say};
 
 /// Under an emulator with frames lost an answer can take a while.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const BYTES_MAX: usize = 1 << 20;
 
@@ -64,9 +64,8 @@ struct Pair {
 
 impl Pair {
     fn connect(address: SocketAddr, gid: Gid, path_mtu_bytes: u32) -> Result<Self> {
-        let stream =
-            TcpStream::connect_timeout(&address, PATIENCE).with_context(|| format!("rxe-peer at {address}"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("rxe-peer at {address}"))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         // Each line waits for its answer.
         stream.set_nodelay(true)?;
         let end = End::toward(gid, ServiceType::Rc)?;

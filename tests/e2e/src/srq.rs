@@ -20,7 +20,7 @@ use roced_client::{
 };
 
 use crate::{
-    end::{Address, End, PATIENCE, say},
+    end::{Address, End, TIMEOUT, say},
     unreliable::listen,
 };
 
@@ -38,7 +38,7 @@ const REFILL: usize = 12;
 /// Messages of one peer on their way.
 const WINDOW: u32 = 8;
 /// How long an answer is waited for.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(10);
 /// The sender of datagrams, in place of a peer's number.
 const DATAGRAMS: usize = 100;
 
@@ -86,10 +86,10 @@ pub(crate) fn scatter_datagrams(datagrams: u32) -> Result<()> {
         let data = [memory.sge(..bytes.len())];
         let mut answered = false;
         while !answered {
-            ensure!(begin.elapsed() < PATIENCE, "datagram {number} is not answered");
+            ensure!(begin.elapsed() < TIMEOUT, "datagram {number} is not answered");
             end.qp.post_send(&to.of(SendRequest::send(&data)).imm(number.to_be_bytes()).signaled())?;
             let mut one = [Completion::EMPTY];
-            while !answered && end.cq.wait(&mut one, ANSWER_PATIENCE)? == 1 {
+            while !answered && end.cq.wait(&mut one, ANSWER_TIMEOUT)? == 1 {
                 let done = one[0].ok()?;
                 if done.op == CompletionOp::Recv {
                     end.qp.post_recv(&RecvRequest::new(&room))?;
@@ -163,7 +163,7 @@ pub(crate) fn gather(peers: usize, messages: u32, datagrams: u32) -> Result<()> 
             break;
         }
         gatherer.hear_events()?;
-        ensure!(begin.elapsed() < PATIENCE, "of the peers came {:?}", gatherer.next);
+        ensure!(begin.elapsed() < TIMEOUT, "of the peers came {:?}", gatherer.next);
     }
     let Gatherer { next, next_datagram, told, .. } = &gatherer;
     ensure!(next.iter().all(|next| *next == messages), "of the peers came {next:?} messages");
@@ -261,7 +261,7 @@ impl Gatherer {
         let mut left: Vec<u32> = all().map(|end| end.qp.qpn()).collect();
         let begin = Instant::now();
         while !left.is_empty() {
-            ensure!(begin.elapsed() < PATIENCE, "{left:?} tell no last work request");
+            ensure!(begin.elapsed() < TIMEOUT, "{left:?} tell no last work request");
             match self.hub.pd.device().next_event()? {
                 Some(DeviceEvent::LastWqe { qpn }) => left.retain(|other| *other != qpn),
                 _ => thread::yield_now(),

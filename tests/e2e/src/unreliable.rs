@@ -30,9 +30,9 @@ const BYTES_MAX: usize = 24_000;
 const SLOTS: usize = 4 * WINDOW as usize;
 /// How long the sender waits for credit: longer than a busy machine takes, because messages that
 /// come later find the receiver behind.
-const CREDIT_PATIENCE: Duration = Duration::from_millis(200);
+const CREDIT_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long for a send to complete, which nothing in the network holds up.
-const SEND_PATIENCE: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Every length around the edges of packets comes up.
 fn length(message: u32) -> usize {
@@ -80,7 +80,7 @@ fn await_credit(end: &End, credit: &[roced_client::Sge], window_ends: bool) -> R
     let (mut left, mut credited) = (false, !window_ends);
     while !(left && credited) {
         let mut one = [Completion::EMPTY];
-        let patience = if left { CREDIT_PATIENCE } else { SEND_PATIENCE };
+        let patience = if left { CREDIT_TIMEOUT } else { SEND_TIMEOUT };
         if end.cq.wait(&mut one, patience)? == 0 {
             // Its word was lost, or the end of the window was.
             ensure!(left, "a send does not complete");

@@ -375,12 +375,12 @@ pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result
     says(Host::A, "INFO|connection refused|uid=0|the peer refused: no listener on the port (8)")?;
     let config = lab.config(Host::B);
     let before = fs::read_to_string(&config)?;
-    fs::write(&config, format!("{before}\n[limits.cm]\nids_of_user = 1\n"))?;
+    fs::write(&config, format!("{before}\n[limits.cm]\nids_of_account = 1\n"))?;
     lab.run(Host::B, "kill", &["-HUP", &lab.daemon(Host::B)?.to_string()], SOON)?.success()?;
-    says(Host::B, "config read again: applied|limits.cm.ids_of_user")?;
+    says(Host::B, "config read again: applied|limits.cm.ids_of_account")?;
     let server = listening(&lab, Host::B, &["ucmatose", "-b", PEER_IPV4])?;
     let client = start(&lab, Host::A, &["ucmatose", "-s", PEER_IPV4])?;
-    says(Host::B, "WARN|connection refused|too many identifiers of the user (limits.cm.ids_of_user)")?;
+    says(Host::B, "WARN|connection refused|too many identifiers of the account (limits.cm.ids_of_account)")?;
     // The peer repeats its request.
     fs::write(&config, &before)?;
     lab.run(Host::B, "kill", &["-HUP", &lab.daemon(Host::B)?.to_string()], SOON)?.success()?;

@@ -29,7 +29,7 @@ const PORTS: [u16; 4] = [0, 7, 7174, 7175];
 const CONNECTIONS_MAX: usize = 16;
 
 /// Longer than any timeout of this end or of a peer that is believed.
-const LONG: Duration = Duration::from_secs(2000);
+const TIMEOUT_MAX: Duration = Duration::from_secs(2000);
 
 struct Machine {
     ids: Identifiers,
@@ -259,7 +259,7 @@ impl Machine {
         self.settle();
         assert!(self.ids.is_empty(), "something is left of gone programs");
         assert!(self.network.joined.is_empty(), "groups are left");
-        self.pass(LONG);
+        self.pass(TIMEOUT_MAX);
         assert!(self.ids.connections().is_empty(), "connections are left");
         assert_eq!(self.ids.poll_timeout(), None, "a timer of nothing");
     }

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use crate::process::Holdings;
 
 /// Time that a daemon has to serve or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Name of the interface on both hosts.
 pub(crate) const INTERFACE: &str = "eth0";
@@ -177,7 +177,7 @@ impl Host {
             if self.serves() {
                 return Ok(());
             }
-            ensure!(self.is_alive() && begin.elapsed() < PATIENCE, "the daemon does not serve: {}", self.log_text());
+            ensure!(self.is_alive() && begin.elapsed() < TIMEOUT, "the daemon does not serve: {}", self.log_text());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -211,10 +211,10 @@ impl Host {
         kill(Pid::from_raw(daemon.id() as i32), signal)?;
         let begin = Instant::now();
         while daemon.try_wait()?.is_none() {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 daemon.kill()?;
                 daemon.wait()?;
-                bail!("the daemon has not ended {} s after {signal}", PATIENCE.as_secs());
+                bail!("the daemon has not ended {} s after {signal}", TIMEOUT.as_secs());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -224,7 +224,7 @@ impl Host {
     /// Answer of the admin socket to a question in JSON.
     pub(crate) fn ask(&self, question: &str) -> Result<Value> {
         let mut stream = UnixStream::connect(&self.admin)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         std::io::Write::write_all(&mut stream, format!("{question}\n").as_bytes())?;
         let mut answer = String::new();
         let mut bytes = [0; 1 << 16];

@@ -37,7 +37,7 @@ use zerocopy::IntoBytes as _;
 use crate::shared::Shared;
 
 /// Longest wait for a reply. A daemon that is silent for longer counts as one that hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most descriptors beside a reply.
 const FDS_MAX: usize = 66;
@@ -91,7 +91,7 @@ impl RawClient {
     /// Connects, and says nothing.
     pub(crate) fn connect(path: &Path) -> Result<Self> {
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
+        let patience = TimeVal::milliseconds(TIMEOUT.as_millis() as i64);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
         setsockopt(&socket, sockopt::SendTimeout, &patience)?;
         connect(socket.as_raw_fd(), &UnixAddr::new(path)?)

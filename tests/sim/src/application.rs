@@ -19,10 +19,10 @@ use crate::{
 };
 
 /// Work requests that one operation posts at the most.
-const MOST: u32 = operation::MOST;
+const WORK_REQUESTS_MAX: u32 = operation::WORK_REQUESTS_MAX;
 
 /// Work requests of a queue pair that may wait, besides those of one more operation.
-const ROOM: u64 = (host::WORK_REQUESTS - MOST) as u64;
+const ROOM: u64 = (host::WORK_REQUESTS - WORK_REQUESTS_MAX) as u64;
 
 impl World {
     /// A connection's applications look at it.
@@ -189,7 +189,7 @@ impl World {
             {
                 return;
             }
-            if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < MOST {
+            if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < WORK_REQUESTS_MAX {
                 return;
             }
             self.post_operation(at, host);

@@ -39,7 +39,7 @@ const LATE_PSNS: u64 = 1 << 15;
 const KEPT: usize = 64;
 
 /// How long packets from a past life's port are dropped before a life has a port of its own.
-const DOUBT: u64 = 2_000_000;
+const PAST_PORT_DROP_NS: u64 = 2_000_000;
 
 /// Distance ahead of its turn up to which a request counts in a life that has taken none.
 const AHEAD_FIRST: u64 = 128;
@@ -406,7 +406,7 @@ impl Connection {
         }
         let since = &mut self.ends[to].doubts_since[usize::from(is_request)];
         let begins = since.is_none();
-        if now >= *since.get_or_insert(now) + DOUBT {
+        if now >= *since.get_or_insert(now) + PAST_PORT_DROP_NS {
             return false;
         }
         let stream = &mut self.ends[requester].stream;

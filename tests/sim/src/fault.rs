@@ -113,7 +113,7 @@ impl Weather {
 }
 
 /// A frame that is under way for longer, in nanoseconds, may be taken for a lost one.
-const SLOW: u64 = 1_000_000;
+const SLOW_FRAME_NS: u64 = 1_000_000;
 
 /// Fate of one frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -146,7 +146,7 @@ impl Fate {
 
     /// An answer may be late, or not come, or mean something else, because of it.
     pub(crate) fn disturbs(&self) -> bool {
-        let is_slow = self.hits >> Fault::Delay as usize & 1 != 0 || self.under_way > SLOW;
+        let is_slow = self.hits >> Fault::Delay as usize & 1 != 0 || self.under_way > SLOW_FRAME_NS;
         self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || is_slow
     }
 

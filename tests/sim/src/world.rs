@@ -30,7 +30,7 @@ use crate::{
 /// A connection that is to end gets so much time for it, in nanoseconds, and a request for each
 /// step forward. The slowest there are: eight time-outs of 4.2 ms, a link that is down for 50 ms,
 /// receives that are late.
-const PATIENCE: u64 = 1_500_000_000;
+const ENDING_TIME_MAX_NS: u64 = 1_500_000_000;
 
 /// No packet is held longer than this, in nanoseconds: longer than any way through a network that
 /// is whole.
@@ -328,7 +328,7 @@ impl World {
 
     /// Something takes longer than anything can.
     pub(crate) fn check_patience(&mut self, since: u64, what: &str) -> Checked {
-        if self.now - since <= PATIENCE {
+        if self.now - since <= ENDING_TIME_MAX_NS {
             return Ok(());
         }
         let text = format!("{what} for {} ms: {}", (self.now - since) / 1_000_000, self.waiting());

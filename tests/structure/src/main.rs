@@ -2,13 +2,15 @@
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), the ceilings below, one name for one type, documents that name existing files,
-//! a map of folders that names every file, journeys with steps that name symbols which these files
-//! define, lists that stand in two places, and attacks of the threat model with tests that exist.
+//! figures as docs/performance.md has them, a map of folders that names every file, journeys with
+//! steps that name symbols which these files define, lists that stand in two places, and attacks of
+//! the threat model with tests that exist.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
 mod crates;
 mod documents;
+mod figures;
 mod files;
 mod folder_map;
 mod imports;
@@ -103,6 +105,7 @@ fn main() -> Result<ExitCode> {
     let mut broken = names::repeated_types(&crates);
     broken.extend(names::functions_with_banned_words(&workspace)?);
     broken.extend(documents::missing_files(&workspace)?);
+    broken.extend(figures::differences(&workspace)?);
     broken.extend(folder_map::differences(&workspace)?);
     broken.extend(journeys::broken_steps(&workspace)?);
     broken.extend(lists::differences(&workspace)?);

@@ -23,7 +23,7 @@
 
 use crate::{
     clock::Nanos,
-    fair::{FairList, Tenant},
+    fair::{FairList, FairOwner},
 };
 
 /// Duration of a generation. A guess: twice the time of 512 packets at 1 Gbit/s, and well under the
@@ -74,8 +74,8 @@ impl InFlight {
     }
 
     /// A new queue pair in a slot; it has nothing in flight.
-    pub(crate) fn add(&mut self, slot: u32, tenant: Tenant) {
-        self.line.add(slot, tenant);
+    pub(crate) fn add(&mut self, slot: u32, owner: FairOwner) {
+        self.line.add(slot, owner);
     }
 
     /// Packets that may be added.
@@ -217,7 +217,7 @@ mod tests {
     /// For queue pairs of one client.
     fn in_flight(slots: u32) -> InFlight {
         let mut all = InFlight::new(32, 16, slots);
-        (0..slots).for_each(|slot| all.add(slot, Tenant::default()));
+        (0..slots).for_each(|slot| all.add(slot, FairOwner::default()));
         all
     }
 
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn an_account_with_one_queue_pair_in_line_is_admitted_as_often_as_one_with_a_thousand() {
         let mut all = InFlight::new(32, 16, 1001);
-        let owner = |account, client| Tenant { account: AccountId(account), client: SessionId(client), weight: 1 };
+        let owner = |account, client| FairOwner { account: AccountId(account), client: SessionId(client), weight: 1 };
         let mut shares = [InFlightShare::default(); 1001];
         for slot in 0..1001 {
             all.add(slot, owner(u32::from(slot < 1000), slot % 3));
@@ -276,7 +276,7 @@ mod tests {
         let mut shares = [InFlightShare::default(); 2];
         let mut added = [0; 2];
         for slot in 0..2 {
-            all.add(slot, Tenant { account: AccountId(slot), client: SessionId(slot), weight: 1 });
+            all.add(slot, FairOwner { account: AccountId(slot), client: SessionId(slot), weight: 1 });
             all.stand_in_line(slot, &shares[slot as usize]);
         }
         for _ in 0..1000 {

@@ -196,7 +196,7 @@ impl Endpoint {
         self.drops.add(DropReason::OutOfOrderDiscarded, in_vain.into());
         while let Some((side, slot)) = qp.next_buffered(&self.out_of_order) {
             let frame = [self.out_of_order.frame(slot)];
-            let packet = frame::parse(&frame).and_then(|packet| qp.check_peer(&packet).map(|()| packet));
+            let packet = frame::parse(&frame).and_then(|packet| qp.check_headers(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
                     let endpoint = &mut self.resources.context(now, app);

@@ -51,8 +51,8 @@ impl Schedule {
     /// Adds a queue pair in a new slot.
     pub(super) fn add(&mut self, slot: u32, qp: &Qp) {
         self.timers.add(slot);
-        self.senders.add(slot, qp.tenant());
-        self.in_flight.add(slot, qp.tenant());
+        self.senders.add(slot, qp.owner());
+        self.in_flight.add(slot, qp.owner());
     }
 
     /// A queue pair has sent that.

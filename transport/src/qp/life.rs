@@ -13,25 +13,27 @@
 //!
 //! The port also stands against forged packets: a party off the path does not see it. A packet from
 //! another port is accepted only if its PSN is the one that is due and it can be executed, and one
-//! that misses bars other ports for [`BARRED`] on average. So a forger that knows all but PSN and
-//! port has a few guesses at the PSN a second, however many packets it sends. A peer that changes
-//! its port costs nothing where no packet is lost; otherwise its retransmissions are refused for
-//! that time. A flood of guesses keeps it out for longer, except from its first request with a key:
-//! that is a guess at 56 bits, and never barred. The length of a bar is not to be foreseen: guesses
-//! that keep step with it would be the first to come whenever one ends.
+//! that misses bars other ports for [`OTHER_PORT_BAR_MEAN`] on average. So a forger that knows all
+//! but PSN and port has a few guesses at the PSN a second, however many packets it sends. A peer
+//! that changes its port costs nothing where no packet is lost; otherwise its retransmissions are
+//! refused for that time. A flood of guesses keeps it out for longer, except from its first request
+//! with a key: that is a guess at 56 bits, and never barred. The length of a bar is not to be
+//! foreseen: guesses that keep step with it would be the first to come whenever one ends.
 //!
 //! Other implementations use the same port in every life, and a peer may change it in mid-life. In
 //! both cases nothing is buffered for [`QUARANTINE`], so that such connections are as safe as with
 //! go-back-N. A peer that has changed it [`ROAMING_MOVES`] times, each time within [`QUARANTINE`],
-//! has no fixed port: it is served by plain go-back-N from any, until it has held one for that time.
-//! Ports of requests and of responses are learned separately: a peer need not use one port for
-//! both. As long as one of them is unknown, other ports than that of the other role are guesses.
+//! has no fixed port: it is served by plain go-back-N from any, until it has held one for that
+//! time. Ports of requests and of responses are learned separately: a peer need not use one port
+//! for both. As long as one of them is unknown, other ports than that of the other role are
+//! guesses.
 //!
 //! While a life has no port of its own yet, a packet from a past port may be a late frame or the
 //! first packet of a peer that keeps its port. Therefore it is dropped, and requested again after
-//! [`DOUBT`]. Within that time a peer that has changed its port has shown the new one: from then on
-//! packets from past ports are dropped for another [`QUARANTINE`], even if no packet of this life
-//! could be accepted yet. A peer that was seen to keep its port is not doubted again.
+//! [`PAST_PORT_DROP_TIME`]. Within that time a peer that has changed its port has shown the new
+//! one: from then on packets from past ports are dropped for another [`QUARANTINE`], even if no
+//! packet of this life could be accepted yet. A peer that was seen to keep its port is not doubted
+//! again.
 
 use crate::{clock::Nanos, reject::DropReason};
 
@@ -44,13 +46,13 @@ pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 /// Time for which packets from a past life's port are dropped at the beginning of a life: the
 /// greatest delay of this life's first packet behind a late one. A few round trips with a loss; the
 /// second life of a queue pair is delayed by as much if the peer keeps its port.
-const DOUBT: Nanos = Nanos::from_millis(2);
+const PAST_PORT_DROP_TIME: Nanos = Nanos::from_millis(2);
 
 /// Time for which all other ports than this life's are refused after a packet from another one that
 /// did not fit, on average: it is from a half of this to three halves. More than the shortest ACK
 /// timer of adapters (16.8 ms), so that the third retransmission of a peer with a new port is
 /// accepted.
-pub(crate) const BARRED: Nanos = Nanos::from_millis(20);
+pub(crate) const OTHER_PORT_BAR_MEAN: Nanos = Nanos::from_millis(20);
 
 /// Time from the first packet of a life on for which the ports of past lives are refused: much
 /// longer than their frames stay in a network. Later a peer may have moved to one of them.
@@ -220,7 +222,7 @@ impl SourcePort {
     pub(super) const fn refuse(&mut self, now: Nanos) -> DropReason {
         // A clock of nanoseconds is read at times of this host's own.
         let drawn = now.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
-        let until = Nanos(now.0 + BARRED.0 / 2 + ((BARRED.0 * drawn) >> 20));
+        let until = Nanos(now.0 + OTHER_PORT_BAR_MEAN.0 / 2 + ((OTHER_PORT_BAR_MEAN.0 * drawn) >> 20));
         if until.0 > self.barred_until.0 {
             self.barred_until = until;
         }
@@ -235,7 +237,7 @@ impl SourcePort {
         match &mut self.port {
             PortState::Unknown { doubts_until, asks, .. } if !self.keeps && self.past.contains(port) => {
                 if *doubts_until == Nanos::NEVER {
-                    (*doubts_until, *asks) = (now + DOUBT, true);
+                    (*doubts_until, *asks) = (now + PAST_PORT_DROP_TIME, true);
                 }
                 (now < *doubts_until).then_some(*doubts_until)
             }
@@ -353,14 +355,14 @@ mod tests {
     #[test]
     fn a_past_port_is_doubted_for_long_once_another_was_seen() {
         let mut source = after(&[1]);
-        assert_eq!(source.doubts(1, Nanos(5)), Some(Nanos(5) + DOUBT));
+        assert_eq!(source.doubts(1, Nanos(5)), Some(Nanos(5) + PAST_PORT_DROP_TIME));
         let until = Nanos(7) + QUARANTINE;
         assert_eq!(
             (source.doubts(2, Nanos(7)), source.asks_at()),
             (None, Nanos::NEVER),
             "not taken: it is ahead of its turn"
         );
-        assert_eq!((source.doubts(1, Nanos(8) + DOUBT), source.doubts(1, until)), (Some(until), None));
+        assert_eq!((source.doubts(1, Nanos(8) + PAST_PORT_DROP_TIME), source.doubts(1, until)), (Some(until), None));
         let mut first = SourcePort::default();
         assert_eq!((first.doubts(1, Nanos(5)), first.doubts(2, Nanos(5))), (None, None), "there was no life before");
     }
@@ -368,8 +370,8 @@ mod tests {
     #[test]
     fn a_past_port_is_doubted_for_a_while_before_this_life_has_its_own() {
         let mut source = after(&[1]);
-        let until = Nanos(5) + DOUBT;
-        assert_eq!((source.doubts(1, Nanos(5)), source.doubts(1, DOUBT)), (Some(until), Some(until)));
+        let until = Nanos(5) + PAST_PORT_DROP_TIME;
+        assert_eq!((source.doubts(1, Nanos(5)), source.doubts(1, PAST_PORT_DROP_TIME)), (Some(until), Some(until)));
         assert_eq!(source.asks_at(), until);
         source.on_asked();
         assert_eq!((source.doubts(1, until), source.asks_at()), (None, Nanos::NEVER), "it keeps its port");
@@ -459,10 +461,10 @@ mod tests {
         assert_eq!(source.check_other(2, Fit::Keyed, None, Nanos(11)), Ok(true), "by its key");
         assert_eq!(source.check_other(2, Fit::Repeated, None, until), Ok(true), "refused packets bar nothing");
         assert_eq!(source.check_other(2, Fit::Due, None, until), REFUSED, "a repetition was a guess as well");
-        assert_eq!(source.check_other(2, Fit::Due, None, until + BARRED + BARRED), Ok(true));
+        assert_eq!(source.check_other(2, Fit::Due, None, until + OTHER_PORT_BAR_MEAN + OTHER_PORT_BAR_MEAN), Ok(true));
     }
 
-    /// Half of [`BARRED`] to three halves, all over that.
+    /// Half of [`OTHER_PORT_BAR_MEAN`] to three halves, all over that.
     #[test]
     fn bars_differ_in_length() {
         let mut parts = [0; 4];
@@ -470,7 +472,9 @@ mod tests {
             let now = Nanos(at * 1_000_003);
             let mut source = SourcePort::default();
             source.refuse(now);
-            parts[((source.barred_until.0 - now.0 - BARRED.0 / 2) * 4 / BARRED.0) as usize] += 1;
+            parts
+                [((source.barred_until.0 - now.0 - OTHER_PORT_BAR_MEAN.0 / 2) * 4 / OTHER_PORT_BAR_MEAN.0) as usize] +=
+                1;
         }
         assert!(parts.iter().all(|count| (900..1100).contains(count)), "{parts:?}");
     }
@@ -505,7 +509,11 @@ mod tests {
         let later = Nanos(6) + QUARANTINE;
         source.on_taken(9, false, later);
         assert_eq!(source.check_other(7, Fit::Not, None, later), REFUSED);
-        source.on_taken(10, false, later + BARRED);
-        assert_eq!(source.check_other(7, Fit::Not, None, later + BARRED + BARRED), REFUSED, "that was one");
+        source.on_taken(10, false, later + OTHER_PORT_BAR_MEAN);
+        assert_eq!(
+            source.check_other(7, Fit::Not, None, later + OTHER_PORT_BAR_MEAN + OTHER_PORT_BAR_MEAN),
+            REFUSED,
+            "that was one"
+        );
     }
 }

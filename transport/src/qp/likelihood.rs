@@ -7,7 +7,7 @@
 //! ```text
 //!            late              |        JUMP_MIN + time since the last packet        |
 //!   ... unlikely | duplicate   0   from this life's port: accepted                   | unlikely ...
-//!                              0 1 2 3   from another port: accepted, a guess in BARRED
+//!                              0 1 2 3   from another port: accepted, a guess in OTHER_PORT_BAR_MEAN
 //! ```
 //!
 //! A peer that changes its port and loses more packets at the same time is known by its patience:
@@ -41,11 +41,12 @@ const JUMP_TIME: Nanos = Nanos(20);
 /// may lose a packet or two at the same time.
 pub(crate) const OTHER_PORT_PSNS: i32 = 4;
 
-/// Time without an accepted packet after which a run of packets from another port may be the peer's.
+/// Time without an accepted packet after which a run of packets from another port may be the
+/// peer's.
 const SILENCE: Nanos = QUARANTINE;
 
-/// PSNs ahead for each packet of a run: a forger that counts through all PSNs must send a packet for
-/// each so many.
+/// PSNs ahead for each packet of a run: a forger that counts through all PSNs must send a packet
+/// for each so many.
 pub(crate) const RUN_REACH: i32 = 1 << 8;
 
 /// Packets of a run at least, however close it is.

@@ -75,7 +75,7 @@ pub(crate) use self::{
 };
 #[cfg(test)]
 pub(crate) use self::{
-    life::BARRED,
+    life::OTHER_PORT_BAR_MEAN,
     likelihood::{JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS, RUN_REACH},
     responder::AHEAD_FIRST,
 };
@@ -83,7 +83,7 @@ use crate::{
     clock::Nanos,
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
-    fair::Tenant,
+    fair::FairOwner,
     io::{App, FrameOrigin, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
@@ -109,7 +109,7 @@ pub struct Qp {
     pub(crate) recv_room_wanted: bool,
     account: AccountId,
     client: SessionId,
-    /// Of the account: see [`Tenant`].
+    /// Of the account: see [`FairOwner`].
     weight: u8,
     /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
@@ -159,7 +159,7 @@ impl Qp {
             recv_room_wanted: false,
             account: AccountId::default(),
             client: SessionId::default(),
-            weight: Tenant::default().weight,
+            weight: FairOwner::default().weight,
             share: InFlightShare::default(),
             attachments: 0,
         }
@@ -454,7 +454,7 @@ impl Qp {
     /// packet must know them; otherwise it changes nothing.
     #[inline]
     pub(crate) fn check_origin(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<(), DropReason> {
-        self.check_peer(packet)?;
+        self.check_headers(packet)?;
         match &self.base.path {
             // Frames between queue pairs of this daemon never come from the network, nor others by
             // another way.
@@ -465,9 +465,9 @@ impl Qp {
         }
     }
 
-    /// Checks service and addresses.
+    /// Checks service, partition, addresses and VLAN, and that the state receives.
     #[inline]
-    pub(crate) fn check_peer(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+    pub(crate) fn check_headers(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
         }

@@ -3,7 +3,7 @@
 use roced_types::QpSizes;
 
 use super::{Qp, recv_queue::RecvQueue, replay::ReplayMemory, send_queue::SendQueue};
-use crate::fair::Tenant;
+use crate::fair::FairOwner;
 
 impl Qp {
     /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
@@ -15,15 +15,15 @@ impl Qp {
             + ReplayMemory::BYTES_MAX
     }
 
-    /// Gives it to a tenant. Queue pairs without one have their turns as those of one client.
+    /// Gives it to an owner. Queue pairs without one have their turns as those of one client.
     #[must_use]
-    pub const fn with_tenant(mut self, tenant: Tenant) -> Self {
-        (self.account, self.client, self.weight) = (tenant.account, tenant.client, tenant.weight);
+    pub const fn with_owner(mut self, owner: FairOwner) -> Self {
+        (self.account, self.client, self.weight) = (owner.account, owner.client, owner.weight);
         self
     }
 
     /// The account and client that its turns belong to.
-    pub const fn tenant(&self) -> Tenant {
-        Tenant { account: self.account, client: self.client, weight: self.weight }
+    pub const fn owner(&self) -> FairOwner {
+        FairOwner { account: self.account, client: self.client, weight: self.weight }
     }
 }

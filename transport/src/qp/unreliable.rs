@@ -219,7 +219,7 @@ enum Inbound {
 struct Receiver {
     expected: Psn,
     message: Inbound,
-    /// Which packets may be the peer's.
+    /// Likelihood that packets are the peer's.
     likelihood: Likelihood,
 }
 

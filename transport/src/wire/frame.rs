@@ -35,7 +35,7 @@ pub struct Packet<'a> {
     pub hop_limit: u8,
     /// Tag control information of the VLAN tag next to the IP header.
     pub vlan: Option<u16>,
-    /// Which RoCE it is.
+    /// Version of RoCE.
     pub roce: Roce,
     /// Of a datagram.
     pub deth: Option<Deth>,

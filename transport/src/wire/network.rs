@@ -27,7 +27,7 @@ pub(super) const UDP_BYTES: usize = 8;
 /// An IPv4 header with all the options it can have.
 pub(super) const IP_BYTES_MAX: usize = 60;
 
-/// Which RoCE a frame is.
+/// Version of RoCE of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Roce {
     /// Behind a GRH, with an Ethernet type of its own (annex A16): for one Ethernet segment.

@@ -72,7 +72,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// It answers a request, so it is the requester's business and not the responder's.
+    /// Returns true for answers to requests: the requester's side handles them.
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
     }

@@ -19,7 +19,7 @@ use crate::io::{Abort, Egress, FrameMut};
 /// Parts of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSpec {
-    /// Which way frames leave.
+    /// Egress of the frames.
     pub via: Egress,
     /// Our MAC address.
     pub source_mac: [u8; 6],
@@ -37,7 +37,7 @@ pub struct PathSpec {
     pub hop_limit: u8,
     /// IPv6 flow label, the low 20 bits.
     pub flow_label: u32,
-    /// Which RoCE; for its UDP source port see [`udp_source_port`].
+    /// Version of RoCE; for its UDP source port see [`udp_source_port`].
     pub roce: Roce,
 }
 
@@ -141,12 +141,12 @@ impl Path {
         }
     }
 
-    /// Which RoCE its frames are.
+    /// Version of RoCE of its frames.
     pub const fn roce(&self) -> Roce {
         self.roce
     }
 
-    /// Which way frames leave.
+    /// Egress of the frames.
     pub const fn via(&self) -> Egress {
         self.via
     }

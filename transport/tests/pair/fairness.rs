@@ -3,7 +3,7 @@
 
 use roced_transport::{
     clock::Nanos,
-    fair::Tenant,
+    fair::FairOwner,
     io::{Egress, FrameOrigin},
     psn::Psn,
     qp::PathState,
@@ -79,16 +79,16 @@ fn crowd(settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
 
 /// The same, with this operation of the many.
 fn crowd_of(op: SendOp, settings: Settings, is_other: bool, message_bytes: usize) -> Pair {
-    let tenant = |account| Tenant { account: AccountId(account), client: SessionId(account), weight: 1 };
+    let owner = |account| FairOwner { account: AccountId(account), client: SessionId(account), weight: 1 };
     let mut pair = Pair::unconnected(Settings { max_qps: MANY + 1, ..settings });
     pair.connect();
-    // The first was made without a tenant.
+    // The first was made without an owner.
     for host in &mut pair.hosts {
         host.endpoint.remove_qp(host.qpn).expect("there");
     }
     for index in 5..=5 + MANY {
         let is_ours = index == 5 + MANY;
-        pair.tenant = tenant(if is_ours && is_other { 2 } else { 1 });
+        pair.owner = owner(if is_ours && is_other { 2 } else { 1 });
         pair.connect_another(index);
         if !is_ours {
             let posts = if message_bytes < 100_000 { 60 } else { 2 };

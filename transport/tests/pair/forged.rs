@@ -32,7 +32,7 @@ pub(crate) const WARM: u32 = 20;
 const OTHER_LIFE: u16 = 700;
 
 /// How long another port must wait after a wrong guess, at most, and a third of it at least.
-pub(crate) const BARRED: Nanos = Nanos::from_millis(30);
+pub(crate) const OTHER_PORT_BAR_MAX: Nanos = Nanos::from_millis(30);
 
 /// Gives host `at` a frame of its peer, from another UDP source port if `other_port`.
 pub(crate) fn give(pair: &mut Pair, at: usize, other_port: bool, headers: &Headers, payload: &[u8]) -> Disposition {
@@ -79,9 +79,9 @@ fn a_forger_has_one_guess_in_a_while() {
     let mut pair = warm(Settings::default());
     pair.hosts[1].post_recv(1, &[sge(0, 100)]);
     assert_eq!(forge_send(&mut pair, true, WARM + 1), dropped(DropReason::OtherSourcePort));
-    pair.now = pair.now + Nanos(BARRED.0 / 3 - 1);
+    pair.now = pair.now + Nanos(OTHER_PORT_BAR_MAX.0 / 3 - 1);
     assert_eq!(forge_send(&mut pair, true, WARM), dropped(DropReason::OtherSourcePort));
-    pair.now = pair.now + BARRED;
+    pair.now = pair.now + OTHER_PORT_BAR_MAX;
     assert_eq!(forge_send(&mut pair, true, WARM), Disposition::Accepted, "a peer that has changed its port");
 }
 

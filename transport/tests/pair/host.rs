@@ -8,7 +8,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    fair::Tenant,
+    fair::FairOwner,
     io::{
         Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, FrameOrigin, MemoryFault,
         PlaceFault, Wire,
@@ -342,8 +342,8 @@ pub(crate) struct Pair {
     pub(crate) settings: Settings,
     /// Increment of the UDP source port of paths made from now on.
     pub(crate) life: u16,
-    /// Tenant of queue pairs made from now on.
-    pub(crate) tenant: Tenant,
+    /// Owner of queue pairs made from now on.
+    pub(crate) owner: FairOwner,
     flying: [VecDeque<(usize, Vec<u8>)>; 2],
     seen: BTreeMap<(usize, u8), usize>,
     /// (sender, opcode, PSN) of every frame sent.
@@ -382,7 +382,7 @@ impl Pair {
             now: Nanos::from_millis(1),
             settings,
             life: 0,
-            tenant: Tenant::default(),
+            owner: FairOwner::default(),
             flying: Default::default(),
             seen: BTreeMap::new(),
             trace: Vec::new(),
@@ -420,7 +420,7 @@ impl Pair {
                 let srq = host.endpoint.srq(srqn).expect("made before");
                 qp = Qp::new(QpConfig { sizes: QpSizes { recv_wrs: 1, ..SIZES }, ..config }).with_srq(srq.config());
             }
-            let qp = qp.with_tenant(self.tenant);
+            let qp = qp.with_owner(self.owner);
             host.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
         }
     }

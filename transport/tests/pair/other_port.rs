@@ -19,7 +19,7 @@ use roced_transport::{
 use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::{
-    forged::{BARRED, WARM, give, headers},
+    forged::{OTHER_PORT_BAR_MAX, WARM, give, headers},
     host::{KEY, Pair, Settings, VA, no_fault, sge, work},
     selective::{HELD, dropped, repairs, warm},
 };
@@ -158,7 +158,7 @@ fn a_peer_of_one_role_is_known_by_its_port_in_the_other() {
     assert_eq!(pair.hosts[1].take(), [(5, Status::Success)]);
     // From its own port the first request counts, and one from another with the PSN that is due.
     for (other_port, ahead) in [(false, 0), (true, 1)] {
-        pair.now = pair.now + BARRED;
+        pair.now = pair.now + OTHER_PORT_BAR_MAX;
         let send = headers(&pair, 0, opcode::RC_SEND_ONLY, 5 + ahead);
         let before = pair.hosts[0].app.completions.len();
         pair.hosts[0].post_recv(2, &[sge(0, 100)]);

@@ -12,7 +12,7 @@ use roced_types::DeviceId;
 use roced_xdp::{AttachedMode, NicQueue, NicQueueConfig};
 
 use crate::{
-    frame::{PATIENCE, counters, emit, frame, receive, send},
+    frame::{TIMEOUT, counters, emit, frame, receive, send},
     needs_root,
     veth::{MODES, Pair, config},
 };
@@ -243,7 +243,7 @@ fn only_our_addresses_are_redirected() {
             let passed = Verdict::PassNotOurs as usize;
             let begin = Instant::now();
             while b.program.verdicts().expect("counters")[passed] < expected[passed] {
-                assert!(begin.elapsed() < PATIENCE, "{:?}", b.program.verdicts());
+                assert!(begin.elapsed() < TIMEOUT, "{:?}", b.program.verdicts());
             }
         }
     }

@@ -13,7 +13,7 @@ use roced_xdp::NicQueue;
 pub(crate) const HEADER_BYTES: usize = 42;
 
 /// Longer than any test waits for a frame on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A frame of `frame_bytes` to `destination` with bytes that depend on `seed`.
 pub(crate) fn frame(destination: IpAddr, frame_bytes: usize, seed: u8) -> Vec<u8> {
@@ -53,7 +53,7 @@ pub(crate) fn send(queue: &mut NicQueue, bytes: &[u8]) {
     let begin = Instant::now();
     while !emit(queue, bytes) {
         queue.flush();
-        assert!(begin.elapsed() < PATIENCE, "chunks come back");
+        assert!(begin.elapsed() < TIMEOUT, "chunks come back");
     }
     queue.flush();
 }
@@ -65,7 +65,7 @@ pub(crate) fn receive(queue: &mut NicQueue, count: usize) -> Vec<Vec<u8>> {
     while frames.len() < count {
         queue.rx_burst(count - frames.len(), |segments| frames.push(segments.concat()));
         queue.flush();
-        assert!(begin.elapsed() < PATIENCE, "{} of {count} frames came, {:?}", frames.len(), counters(queue));
+        assert!(begin.elapsed() < TIMEOUT, "{} of {count} frames came, {:?}", frames.len(), counters(queue));
     }
     frames
 }

@@ -12,7 +12,7 @@ use roced_abi::{
 use roced_memory::queues::new_qp;
 use roced_transport::{
     counters::{QpCount, QpCounters},
-    fair::Tenant,
+    fair::FairOwner,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
 };
 use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
@@ -153,12 +153,12 @@ impl CallHandler<'_, '_> {
         };
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
         let kept = self.keep_file(&fd)?;
-        let tenant = Tenant {
+        let owner = FairOwner {
             account: self.objects.peer.account,
             client: self.session,
             weight: self.registry.ledger.weight(self.objects.peer.access.rule),
         };
-        let mut qp = Qp::new(config).with_tenant(tenant);
+        let mut qp = Qp::new(config).with_owner(owner);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
             qp = qp.with_srq(&find(&mut self.objects.srqs, number)?.config);

@@ -51,9 +51,9 @@ bodies! {
     }
     /// A change to a queue pair.
     ModifyQpRequest {
-        /// Which.
+        /// Its number.
         qpn: u32,
-        /// Which of the attributes count: [`attribute`](roced_types::attribute) bits.
+        /// Attributes that count: [`attribute`](roced_types::attribute) bits.
         mask: u32,
         /// Their values.
         attributes: QpAttributes,

@@ -20,7 +20,7 @@ bodies! {
     }
     /// Another size for a completion queue.
     ResizeCqRequest {
-        /// Which.
+        /// Its number.
         cqn: u32,
         /// Entries of each CQ ring, at least; a power of two is given.
         entries: u32,
@@ -54,7 +54,7 @@ bodies! {
     }
     /// A change to a shared receive queue.
     ModifySrqRequest {
-        /// Which.
+        /// Its number.
         srqn: u32,
         /// With fewer work requests than this there is one
         /// [`event::SRQ_LIMIT`](roced_types::event::SRQ_LIMIT); 0 for none.

@@ -30,7 +30,7 @@ use crate::{
 
 /// Nothing goes forward for longer than this, in nanoseconds: eight time-outs of either side,
 /// receives that are late, a slow path.
-const PATIENCE: u64 = 1_000_000_000;
+const STANDSTILL_MAX_NS: u64 = 1_000_000_000;
 
 /// More frames than any seed needs.
 const FRAMES_MAX: u64 = 100_000;
@@ -199,7 +199,8 @@ impl World {
     }
 
     fn check_patience(&self) -> Checked {
-        let late = self.now - self.alive_at > PATIENCE || self.next_moment() == u64::MAX || self.sent > FRAMES_MAX;
+        let late =
+            self.now - self.alive_at > STANDSTILL_MAX_NS || self.next_moment() == u64::MAX || self.sent > FRAMES_MAX;
         demand!(
             !late || self.is_over(),
             "peer-hang",

@@ -17,7 +17,7 @@ const READS_MAX: u64 = 16;
 const BETWEEN_MAX: usize = 8;
 
 /// Work requests that one of these operations posts at the most.
-pub(super) const MOST: u32 = READS_MAX as u32 + BETWEEN_MAX as u32;
+pub(super) const WORK_REQUESTS_MAX: u32 = READS_MAX as u32 + BETWEEN_MAX as u32;
 
 /// Small ones and ones of several packets, which overlap, with other messages between them.
 fn counting(composer: &mut Composer<'_>) {

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Work requests that one operation posts at the most.
-pub(crate) const MOST: u32 = counting::MOST;
+pub(crate) const WORK_REQUESTS_MAX: u32 = counting::WORK_REQUESTS_MAX;
 
 /// An operation: a row of the table that a run prints.
 #[derive(Clone, Copy)]

@@ -25,9 +25,9 @@ pub(crate) struct Listener {
 
 /// An unanswered REQ is given up after 16 times 4.608 s, a REP or DREQ after 16 times 4.096 s; a
 /// REP may have less time where many wait.
-const REQ_PATIENCE: Duration = Duration::from_millis(73_728);
-const DREQ_PATIENCE: Duration = Duration::from_millis(65_536);
-const REP_PATIENCE: Duration = Duration::from_secs(4);
+const REQ_TIMEOUT: Duration = Duration::from_millis(73_728);
+const DREQ_TIMEOUT: Duration = Duration::from_millis(65_536);
+const REP_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The question for a datagram service is kept for longer, and so is its answer.
 const ANSWER_KEPT: Duration = Duration::from_secs(60);
@@ -270,10 +270,10 @@ impl Ends {
         let waited = now - of.acted.unwrap_or(now);
         let patience = match (of.side, of.service) {
             (_, IdService::Datagram) if status > 0 => Duration::ZERO,
-            (_, IdService::Datagram) => DREQ_PATIENCE,
-            (Side::Active, _) if of.has_ack_timeout => DREQ_PATIENCE,
-            (Side::Active, _) => REQ_PATIENCE,
-            (Side::Passive, _) => REP_PATIENCE,
+            (_, IdService::Datagram) => DREQ_TIMEOUT,
+            (Side::Active, _) if of.has_ack_timeout => DREQ_TIMEOUT,
+            (Side::Active, _) => REQ_TIMEOUT,
+            (Side::Passive, _) => REP_TIMEOUT,
         };
         demand!(
             waited >= patience && (status == TIMED_OUT || of.service == IdService::Datagram),
@@ -292,7 +292,7 @@ impl Ends {
             let is_forgotten = self.is_confused(of) || of.partner.is_some_and(|it| self.all[it].gone.is_some());
             let own = of.disconnected.filter(|_| !is_forgotten);
             let since = own.or(of.acted).unwrap_or(now);
-            demand!(now - since >= DREQ_PATIENCE, "patience", "end {end} gives up after {:?}", now - since);
+            demand!(now - since >= DREQ_TIMEOUT, "patience", "end {end} gives up after {:?}", now - since);
             self.tally.count(Count::DreqUnanswered);
         }
         let fits = of.disconnected.is_some() || self.has_reason(end);
