@@ -1,10 +1,10 @@
 //! The map of folders in ARCHITECTURE.md, compared with the files in both directions.
 //!
 //! ```text
-//!   transport/  PROTOCOL     text                    a folder of the workspace
-//!     src/wire/ opcode.rs (table) bth.rs             one below it, with its files
-//!               deth.rs sub/: a.rs b.rs; c.rs        more of the line above
-//!     src/mr.rs psn.rs       text                    files of the folder of the first, src/
+//!   transport/  PROTOCOL     text               a folder of the workspace
+//!     src/wire/ opcode.rs (table) bth.rs        one below it, with its files
+//!               deth.rs sub/: a.rs b.rs; c.rs   more of the line above
+//!     src/mr.rs psn.rs       text               files of the folder of the first, src/
 //! ```
 //!
 //! `sub/:` begins the files of a folder; it ends with `;`, the parentheses around it, or the line.

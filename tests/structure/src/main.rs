@@ -9,6 +9,7 @@
 
 mod arrows;
 mod crates;
+mod definitions;
 mod documents;
 mod files;
 mod folder_map;
@@ -30,7 +31,9 @@ use std::{
 use anyhow::Result;
 use clap::Parser;
 
-use crate::{arrows::read_arrows, crates::Member, imports::import_graph, prose::Prose, source::Crate};
+use crate::{
+    arrows::read_arrows, crates::Member, definitions::Definitions, imports::import_graph, prose::Prose, source::Crate,
+};
 
 /// Folders that are no crates and have prose of their own.
 const OTHERS: [&str; 4] = ["config", "scripts", "tests/guests", "tests/monitoring"];
@@ -78,7 +81,9 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
     broken.extend(folder_map::differences(workspace)?);
-    broken.extend(journeys::broken_steps(workspace)?);
+    let definitions = Definitions::read(workspace, &crates)?;
+    broken.extend(journeys::broken_steps(workspace, &definitions)?);
+    broken.extend(definitions::undefined(workspace, &definitions)?);
     broken.extend(lists::differences(workspace)?);
     broken.extend(threats::untested_rows(workspace)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
