@@ -191,8 +191,15 @@ mod tests {
 
     #[test]
     fn a_name_of_several_files_is_the_one_near_the_last_path() {
-        let places =
-            places(&["a/src/mod.rs", "a/src/x.rs", "b/src/mod.rs", "b/src/y.rs", "b/src/c/w.rs", "a/w.rs", "docs/z.md"]);
+        let places = places(&[
+            "a/src/mod.rs",
+            "a/src/x.rs",
+            "b/src/mod.rs",
+            "b/src/y.rs",
+            "b/src/c/w.rs",
+            "a/w.rs",
+            "docs/z.md",
+        ]);
         let wrong = |text: &str| wrong_names(&places, Path::new("docs/z.md"), text);
         assert_eq!(wrong("`x.rs` `src/y.rs` `z.md` `../a/src/x.rs`"), []);
         assert_eq!(wrong("`a/src/x.rs`\n`mod.rs`, `b/src`: `mod.rs` `w.rs` [`mod.rs`](../a/src/mod.rs)"), []);

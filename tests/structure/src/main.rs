@@ -3,11 +3,12 @@
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), the ceilings below, one name for one type, documents that name existing files,
 //! a map of folders that names every file, journeys with steps that name symbols which these files
-//! define, lists that stand in two places, and attacks of the threat model with tests that exist.
+//! define, lists that stand in two places, and tables of attacks and of clauses with tests that exist.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
 mod arrows;
+mod conformance;
 mod crates;
 mod definitions;
 mod documents;
@@ -21,6 +22,7 @@ mod modules;
 mod names;
 mod prose;
 mod source;
+mod test_names;
 mod threats;
 
 use std::{
@@ -86,6 +88,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(definitions::undefined(workspace, &definitions)?);
     broken.extend(lists::differences(workspace)?);
     broken.extend(threats::untested_rows(workspace)?);
+    broken.extend(conformance::faulty_rows(workspace)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(workspace, &members, &arrows)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;
