@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `sub/:` begins the files of a folder; it ends with `;`, the parentheses around it, or the line.
-//! A name is a path in the folder of its line, or in `src` of that. A file belongs to the longest of
-//! these folders. Every source file of `src` is named there, and beside `src` every file of the
+//! A name is a path in the folder of its line, or in `src` of that. A file belongs to the longest
+//! of these folders. Every source file of `src` is named there, and beside `src` every file of the
 //! crate's own folder and every folder with source files; every name is that of a file or folder.
 
 use std::{

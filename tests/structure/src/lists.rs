@@ -1,5 +1,5 @@
-//! Facts that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md, keys
-//! that a reload applies, at the head of config/roced.toml, and the version of the client ABI.
+//! Facts that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md,
+//! keys that a reload applies, at the head of config/roced.toml, and the version of the client ABI.
 
 use std::{fs, path::Path};
 

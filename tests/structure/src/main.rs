@@ -1,13 +1,14 @@
 //! Measures the structure and the prose of the workspace and holds both to their rules.
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
-//! between crates), the ceilings below, one name for one type, documents that name existing files,
+//! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! a map of folders that names every file, journeys with steps that name symbols which these files
-//! define, lists that stand in two places, and tables of attacks and of clauses with tests that exist.
+//! define, lists that stand in two places, and tables of attacks and clauses with tests that exist.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
 mod arrows;
+mod ceilings;
 mod conformance;
 mod crates;
 mod definitions;
@@ -18,6 +19,7 @@ mod graph;
 mod imports;
 mod journeys;
 mod lists;
+mod messages;
 mod modules;
 mod names;
 mod prose;
@@ -26,6 +28,7 @@ mod test_names;
 mod threats;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -45,15 +48,6 @@ const NOT_SHIPPED: [&str; 2] = ["bench", "packaging"];
 
 /// The crate with arrows between its folders.
 const WITH_ARROWS: &str = "daemon";
-
-/// Most people words, and most free relatives, per 1,000 words of prose.
-const PROSE_MAX: f64 = 0.2;
-
-/// Most words at the end of a sentence that say nothing, per 1,000 words of prose.
-const TRAILING_MAX: f64 = 0.4;
-
-/// Most comment lines that are too long, percent.
-const LONG_LINES_MAX: f64 = 1.0;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures imports and prose of the workspace; exit code 1 where a rule is broken")]
@@ -100,32 +94,25 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
         broken.extend(modules::module_circles(source, &graph, &modules::CLOSING));
         broken.extend(modules::large_circles(source, &graph));
     }
-    for (place, prose) in measured_prose(workspace, &members)? {
-        println!("{place:16} {prose}");
-        broken.extend(too_much_prose(&place, &prose));
-    }
+    let places = measured_prose(workspace, &members)?;
+    broken.extend(ceilings::exceeded(&places));
     Ok(broken)
 }
 
-/// The prose of each folder, of all comments (those beside the folders too), and of all documents.
-fn measured_prose(workspace: &Path, members: &[Member]) -> Result<Vec<(String, Prose)>> {
-    let folders = members.iter().map(|member| member.folder.as_str()).chain(OTHERS);
-    let of_folder = |folder: &str| Ok((folder.to_owned(), prose::of_sources(&workspace.join(folder))?));
-    let mut measured = folders.map(of_folder).collect::<Result<Vec<_>>>()?;
-    measured.push(("all comments".into(), prose::of_sources(workspace)?));
-    measured.push(("*.md".into(), prose::of_documents(workspace)?));
-    Ok(measured)
-}
-
-/// Ceilings of [`PROSE_MAX`], [`TRAILING_MAX`] and [`LONG_LINES_MAX`] that the prose of `place`
-/// exceeds.
-fn too_much_prose(place: &str, prose: &Prose) -> Vec<String> {
-    let figures = [
-        ("people words per 1,000", prose.people_per_thousand(), PROSE_MAX),
-        ("free relatives per 1,000", prose.clauses_per_thousand(), PROSE_MAX),
-        ("trailing words per 1,000", prose.trailing_per_thousand(), TRAILING_MAX),
-        ("percent of comment lines too long", prose.long_percent(), LONG_LINES_MAX),
-    ];
-    let exceeds = figures.into_iter().filter(|(_, figure, max)| figure > max);
-    exceeds.map(|(name, figure, max)| format!("{place}: {figure:.2} {name}, {max} are accepted")).collect()
+/// The prose of each place. Prints that of folders, and the sums of comments and of documents.
+fn measured_prose(workspace: &Path, members: &[Member]) -> Result<BTreeMap<String, Prose>> {
+    let folders: Vec<&str> = members.iter().map(|member| member.folder.as_str()).chain(OTHERS).collect();
+    let places = prose::by_place(workspace, &folders)?;
+    let mut sums = [("all comments", Prose::default()), ("*.md", Prose::default())];
+    for (place, prose) in &places {
+        let is_document = place.ends_with(".md");
+        sums[usize::from(is_document)].1.add(*prose);
+        if !is_document {
+            println!("{place:16} {prose}");
+        }
+    }
+    for (name, prose) in sums {
+        println!("{name:16} {prose}");
+    }
+    Ok(places)
 }
