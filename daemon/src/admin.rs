@@ -473,7 +473,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
         drop(UnixListener::bind(&path).expect("a socket"));
-        let admin = Admin::open(&path, None).expect("nobody listens there");
+        let admin = Admin::open(&path, None).expect("no daemon listens there");
         assert_eq!(Admin::open(&path, None).expect_err("somebody listens there").kind(), ErrorKind::AddrInUse);
         drop(admin);
         assert!(!path.exists());

@@ -325,14 +325,14 @@ fn work_waits_while_the_next_hop_is_asked_for() {
     let pd = device.protection_domain().expect("a domain");
     let cq = device.completion_queue(16).expect("a queue");
     let (a, b) = (pd.queue_pair(&cq, &cq).create().expect("one"), pd.queue_pair(&cq, &cq).create().expect("two"));
-    served.told.lock().expect("nobody panicked").hide_local = true;
-    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
+    served.told.lock().expect("no thread panicked").hide_local = true;
+    served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Resolving);
     a.connect(&b.address(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
     b.connect(&a.address(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
     a.post_send(&SendRequest::write_inline(b"", Default::default()).signaled()).expect("room");
     assert_eq!(cq.wait(&mut [Completion::EMPTY], Duration::from_millis(50)).expect("alive"), 0);
     assert_eq!(a.query().expect("alive").path_resolving, 1);
-    let followed = served.told.lock().expect("nobody panicked").followed.clone();
+    let followed = served.told.lock().expect("no thread panicked").followed.clone();
     let (follow, (_, followers)) = followed.first_key_value().expect("both follow the same");
     assert_eq!((followed.len(), *followers), (1, 2));
     served.change(vec![NetworkChange::NextHop(*follow, NextHop::Local(DeviceId(0)))]);
@@ -350,7 +350,7 @@ fn changes_of_the_device_are_events() {
     served.change(vec![NetworkChange::Gids(device_id)]);
     assert!(readable());
     assert_eq!(device.next_event().expect("alive"), Some(DeviceEvent::GidChange));
-    served.told.lock().expect("nobody panicked").port.link_up = false;
+    served.told.lock().expect("no thread panicked").port.link_up = false;
     served.change(vec![NetworkChange::Link(device_id)]);
     assert!(readable());
     // A call in between finds the event on its way and keeps it: the fd stays readable.
@@ -399,5 +399,5 @@ fn objects_may_be_dropped_in_any_order() {
     assert_eq!(served.sessions(), 1);
     drop(b);
     served.wait_until_empty();
-    assert!(served.told.lock().expect("nobody panicked").followed.is_empty());
+    assert!(served.told.lock().expect("no thread panicked").followed.is_empty());
 }

@@ -187,7 +187,7 @@ fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used()
         assert_eq!(why(raw.call::<CreateAh>(wrong)), refusal, "{wrong:?}");
     }
     assert_eq!(why(stranger.call::<CreateAh>(good)), Refusal::NoSuchObject, "another client's domain");
-    let followed = || served.told.lock().expect("nobody panicked").followed.len();
+    let followed = || served.told.lock().expect("no thread panicked").followed.len();
     assert_eq!(followed(), 0, "what was refused is not followed");
     let ah = raw.call::<CreateAh>(good).expect("a route").handle;
     assert_eq!(followed(), 1);
@@ -196,7 +196,7 @@ fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used()
     raw.call::<DestroyAh>(Handle { handle: ah }).expect("it is there");
     assert_eq!(followed(), 0);
     raw.call::<CreateAh>(good).expect("a route");
-    served.told.lock().expect("nobody panicked").elsewhere = None;
+    served.told.lock().expect("no thread panicked").elsewhere = None;
     let nobody = CreateAhRequest { dgid: mapped([10, 9, 0, 6]), ..good };
     assert_eq!(why(raw.call::<CreateAh>(nobody)), Refusal::NoRoute);
     // A client that goes leaves nothing behind.
@@ -396,7 +396,7 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
         | attribute::MAX_DEST_RD_ATOMIC
         | attribute::MIN_RNR_TIMER;
     let mut modify = |mask, attributes| raw.call::<ModifyQp>(ModifyQpRequest { qpn, mask, attributes });
-    let followed = || served.told.lock().expect("nobody panicked").followed.len();
+    let followed = || served.told.lock().expect("no thread panicked").followed.len();
 
     assert_eq!(modify(to_rtr, rtr), Err((Refusal::InvalidState, [state::RESET.into(), state::RTR.into()])));
     assert_eq!(followed(), 0, "what was refused is not followed");
@@ -404,18 +404,18 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
     assert_eq!(modify(to_rtr, QpAttributes { sgid_index: 1, ..rtr }), Err((Refusal::NoSuchGid, [1, 0])));
     assert_eq!(why(modify(to_rtr, QpAttributes { sgid_index: 2, ..rtr })), Refusal::InvalidArgument);
     assert_eq!(modify(to_rtr & !attribute::RQ_PSN, rtr), Err((Refusal::InvalidMask, [attribute::RQ_PSN.into(), 0])));
-    served.told.lock().expect("nobody panicked").port.link_mtu_bytes = 1500;
+    served.told.lock().expect("no thread panicked").port.link_mtu_bytes = 1500;
     assert_eq!(modify(to_rtr, rtr), Err((Refusal::PathMtu, [4096, 1024])));
-    served.told.lock().expect("nobody panicked").elsewhere = None;
+    served.told.lock().expect("no thread panicked").elsewhere = None;
     assert_eq!(why(modify(to_rtr, QpAttributes { path_mtu_bytes: 1024, ..rtr })), Refusal::NoRoute);
     assert_eq!(followed(), 0);
-    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
+    served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Resolving);
     modify(to_rtr, QpAttributes { path_mtu_bytes: 1024, ..rtr }).expect("all is well");
     assert_eq!(followed(), 1);
     let now = raw.call::<QueryQp>(Handle { handle: qpn }).expect("it exists");
     assert_eq!((now.state, now.path_resolving, now.dest_qpn), (state::RTR, 1, 17));
 
-    let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("one");
+    let follow = *served.told.lock().expect("no thread panicked").followed.keys().next().expect("one");
     served.change(vec![roced::net::NetworkChange::NextHop(follow, NextHop::Unreachable)]);
     assert_eq!(raw.call::<QueryQp>(Handle { handle: qpn }).expect("it exists").path_resolving, 0);
     raw.call::<DestroyQp>(Handle { handle: qpn }).expect("it exists");
@@ -425,7 +425,7 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
 #[test]
 fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
     let served = Served::start();
-    let set_stuck = |stuck| served.told.lock().expect("nobody panicked").stuck = stuck;
+    let set_stuck = |stuck| served.told.lock().expect("no thread panicked").stuck = stuck;
     let mut raw = opened(&served);
     let (pd, cq, qp) = with_qp(&mut raw);
     let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).expect("memory").handle;

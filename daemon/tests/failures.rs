@@ -114,11 +114,11 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
     let qp = pd.queue_pair(&cq, &cq).create().expect("a queue pair");
     let nobody = QpAddress { gid: "10.9.0.77".parse().expect("an address"), qpn: 5, psn: 0, mtu_bytes: 1024 };
     let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
-    served.told.lock().expect("nobody panicked").elsewhere = None;
+    served.told.lock().expect("no thread panicked").elsewhere = None;
     let error = qp.connect(&nobody, &options).expect_err("no route");
     assert!(matches!(error, Error::Refused { refusal: Refusal::NoRoute, .. }), "{error}");
     assert_eq!(error.side(), Side::Peer);
-    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Unreachable);
+    served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Unreachable);
     qp.connect(&nobody, &options).expect("there is a route");
     qp.post_send(&SendRequest::send_inline(b"anybody?").id(9)).expect("room");
     let failed = reap(&cq, 1)[0].ok().expect_err("nobody answers");
@@ -143,7 +143,7 @@ fn deregistering_under_a_stream_of_writes_fails_only_that_stream() {
     assert_eq!(statuses[failed], Status::RemoteAccess, "{statuses:?}");
     assert!(statuses[failed + 1..].iter().all(|status| *status == Status::WorkRequestFlushed), "{statuses:?}");
     other.a.post_send(&SendRequest::write_inline(b"fine", theirs.remote()).signaled()).expect("room");
-    other.reap(1)[0].ok().expect("nobody else was disturbed");
+    other.reap(1)[0].ok().expect("no other was disturbed");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_client_that_breaks_its_ring_is_ended_and_the_others_go_on() {
     assert!(matches!(broken.cq.wait(&mut done, SOON), Err(Error::DaemonGone)));
     assert_eq!(served.sessions(), 1);
     other.a.post_send(&SendRequest::write_inline(b"fine", theirs.remote()).signaled()).expect("room");
-    other.reap(1)[0].ok().expect("nobody else was disturbed");
+    other.reap(1)[0].ok().expect("no other was disturbed");
 }
 
 /// Where rings of queue pairs are mapped in this process.

@@ -329,8 +329,8 @@ fn a_sleeping_worker_sends_a_datagram_by_the_queue_of_its_device() {
             std::thread::yield_now();
         };
         let pieces = [&sent[..]];
-        let packet = parse(&pieces).expect("what we build parses");
-        packet.check_integrity().expect("what we build is whole");
+        let packet = parse(&pieces).expect("our frame parses");
+        packet.check_integrity().expect("our frame is whole");
         assert_eq!((packet.bth.dest_qpn, packet.payload_len()), (Qpn::GSI, MAD_BYTES));
         assert!(packet.payload().flatten().all(|byte| *byte == number as u8));
     }

@@ -337,7 +337,7 @@ fn a_client_that_breaks_a_shared_ring_is_ended_and_the_others_go_on() {
     eventually("its session ends", || served.sessions() == 2);
     sound.post(0);
     sound.spokes[0].1.send(1, 100);
-    sound.reap().ok().expect("nobody else was disturbed");
+    sound.reap().ok().expect("no other was disturbed");
 }
 
 /// Where rings of shared receive queues are mapped in this process, which is client and daemon.

@@ -293,16 +293,16 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     let served = Served::start();
     let program = Program::new(&served);
     let qp = active(&program);
-    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
+    served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Resolving);
     let ah = handle(&program, "10.9.0.77");
     qp.post_send(&SendRequest::send_inline(b"hello?").to(&ah, 77, QKEY).id(1).signaled()).expect("room");
     let none = program.cq.wait(&mut [Completion::EMPTY], Duration::from_millis(50)).expect("the daemon lives");
     assert_eq!(none, 0, "nobody knows yet where that is");
-    let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("it is followed");
+    let follow = *served.told.lock().expect("no thread panicked").followed.keys().next().expect("it is followed");
     served.change(vec![NetworkChange::NextHop(follow, NextHop::Unreachable)]);
     assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "as good as sent");
     drop(ah);
-    assert!(served.told.lock().expect("nobody panicked").followed.is_empty());
+    assert!(served.told.lock().expect("no thread panicked").followed.is_empty());
     // The end of the handle is the end of the wait, and the send queue goes on.
     for id in 2..4 {
         let ah = handle(&program, "10.9.0.77");
@@ -318,9 +318,9 @@ fn a_change_of_a_neighbor_with_many_paths_is_carried_out_in_pieces() {
     let served = Served::start();
     let program = Program::new(&served);
     let qp = active(&program);
-    served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
+    served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Resolving);
     let ahs: Vec<_> = (0..1000).map(|_| handle(&program, "10.9.0.77")).collect();
-    let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("it is followed");
+    let follow = *served.told.lock().expect("no thread panicked").followed.keys().next().expect("it is followed");
     let pieces = served.on_control_thread(move |clients, environment| {
         clients.on_changes(&[NetworkChange::NextHop(follow, NextHop::Unreachable)], environment);
         let mut pieces = 1;
@@ -368,7 +368,7 @@ fn a_multicast_message_reaches_all_members_on_every_worker() {
         assert_eq!(ends, [Ok((0, true)), Ok((1, true)), Ok((9, false))], "{group}");
         assert_eq!(program.memory.to_vec(GRH_BYTES, 6), b"to all");
         assert_eq!(other.reap(1)[0].ok().map(|one| one.src_qpn), Ok(sender.qpn()));
-        let joined = served.told.lock().expect("nobody panicked").joined.len();
+        let joined = served.told.lock().expect("no thread panicked").joined.len();
         assert_eq!(joined, 4, "each queue pair once");
         // A detached member receives no more; a destroyed one is detached.
         b.detach(address).expect("it is attached");
@@ -383,7 +383,7 @@ fn a_multicast_message_reaches_all_members_on_every_worker() {
         send();
         assert_eq!(program.reap(1)[0].ok().map(|one| one.wr_id), Ok(9));
         c.detach(elsewhere).expect("it is attached");
-        assert!(served.told.lock().expect("nobody panicked").joined.is_empty());
+        assert!(served.told.lock().expect("no thread panicked").joined.is_empty());
     }
 }
 
@@ -436,13 +436,13 @@ fn a_client_that_dies_while_no_worker_answers_leaves_its_groups() {
     for (qp, group) in [(&qps[0], "239.1.1.1"), (&qps[1], "239.1.1.1"), (&qps[1], "ff0e::1")] {
         qp.attach(group.parse().expect("an address"), None).expect("room");
     }
-    let joined = || served.told.lock().expect("nobody panicked").joined.len();
+    let joined = || served.told.lock().expect("no thread panicked").joined.len();
     assert_eq!(joined(), 3);
-    served.told.lock().expect("nobody panicked").stuck = true;
+    served.told.lock().expect("no thread panicked").stuck = true;
     drop((qps, program));
     served.wait_until_empty();
     assert_eq!(joined(), 0);
-    served.told.lock().expect("nobody panicked").stuck = false;
+    served.told.lock().expect("no thread panicked").stuck = false;
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn a_queue_pair_that_ends_leaves_its_groups_and_a_session_all() {
         a.attach(group, None).expect("room");
         b.attach(group, Some(0)).expect("room");
     }
-    let joined = || served.told.lock().expect("nobody panicked").joined.len();
+    let joined = || served.told.lock().expect("no thread panicked").joined.len();
     assert_eq!(joined(), 4);
     drop(a);
     assert_eq!(joined(), 2);
@@ -484,9 +484,9 @@ fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
     assert_eq!(refused(&datagram, gid("10.9.0.1"), 0), Refusal::InvalidArgument, "no group");
     assert_eq!(refused(&datagram, gid("ff0e::1"), 0), Refusal::InvalidArgument, "by an address of the other family");
     assert_eq!(refused(&datagram, gid("239.1.1.1"), 1), Refusal::NoSuchGid);
-    served.told.lock().expect("nobody panicked").joins_nothing = true;
+    served.told.lock().expect("no thread panicked").joins_nothing = true;
     assert_eq!(refused(&datagram, gid("239.1.1.1"), 0), Refusal::Multicast);
-    served.told.lock().expect("nobody panicked").joins_nothing = false;
+    served.told.lock().expect("no thread panicked").joins_nothing = false;
     for (qp, group) in [(&datagram, "239.1.1.1"), (&datagram, "239.1.1.2"), (&theirs, "239.1.1.1")] {
         qp.attach(gid(group), Some(0)).expect("room");
     }
@@ -501,10 +501,10 @@ fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
         Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })
     ));
     // Workers that do not answer: it is not joined.
-    let before = served.told.lock().expect("nobody panicked").joined.len();
+    let before = served.told.lock().expect("no thread panicked").joined.len();
     theirs.detach(gid("239.1.1.3")).expect("it is attached");
-    served.told.lock().expect("nobody panicked").stuck = true;
+    served.told.lock().expect("no thread panicked").stuck = true;
     assert_eq!(refused(&theirs, gid("239.1.1.3"), 0), Refusal::WorkerTimeout);
-    served.told.lock().expect("nobody panicked").stuck = false;
-    assert_eq!(served.told.lock().expect("nobody panicked").joined.len(), before - 1);
+    served.told.lock().expect("no thread panicked").stuck = false;
+    assert_eq!(served.told.lock().expect("no thread panicked").joined.len(), before - 1);
 }

@@ -286,7 +286,7 @@ mod tests {
         child.kill().and_then(|()| child.wait()).expect("it ends");
         // As many as have a tail, and fewer.
         for length in [100, 8, 1] {
-            memory.write(0, &bytes[..length], poll).expect("nobody looks yet");
+            memory.write(0, &bytes[..length], poll).expect("no thread looks yet");
             assert_eq!(memory.settle(poll), Err(MemoryFault));
             assert!(!memory.is_lost(), "{length} bytes written");
         }

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(refused(1, 2), QuotaExceeded::OfUser(6));
         let last = quota.take(1, 1).expect("the last one of its share");
         assert_eq!(refused(1, 1), QuotaExceeded::OfUser(6));
-        let others = quota.take(2, 4).expect("what is left");
+        let others = quota.take(2, 4).expect("the rest");
         assert_eq!(refused(2, 1), QuotaExceeded::OfAll(10));
         drop((first, others));
         let again = quota.take(2, 6).expect("room again");

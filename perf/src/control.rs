@@ -567,7 +567,7 @@ mod tests {
         let (mut client, mut server) = channel();
         client.say(&ControlMessage::Finish { messages: Vec::new() }).expect("the server is there");
         server.last_heard -= 2 * SILENCE_MAX;
-        server.listen(ANSWER_TIMEOUT).expect("what it said lies there");
+        server.listen(ANSWER_TIMEOUT).expect("its message lies there");
         server.last_heard -= 2 * SILENCE_MAX;
         thread::sleep(ALIVE_INTERVAL * 2);
         assert_eq!(server.look().expect("signs of life lie there"), None);

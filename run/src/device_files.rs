@@ -99,7 +99,7 @@ fn port_folder(folder: &Path, port: &PortAttributes, gids: &[GidEntry]) -> Resul
 /// single path component.
 fn folder_name(name: &str) -> Result<&Path> {
     let own = Path::new(name);
-    ensure!(own.file_name() == Some(own.as_os_str()), "a device whose name is no file's: {name:?}");
+    ensure!(own.file_name() == Some(own.as_os_str()), "a device with a name that is no file's: {name:?}");
     Ok(own)
 }
 

@@ -50,7 +50,7 @@ fn measure(name: &str, path: &Path, headers: &Headers, payload_bytes: usize, pie
             Ok(())
         })
     };
-    fill(&mut memory).expect("nobody gave up");
+    fill(&mut memory).expect("no thread gave up");
     let built = memory.clone();
     let frame: Vec<_> = built.chunks(frame_bytes.div_ceil(pieces)).collect();
 

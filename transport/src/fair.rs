@@ -210,7 +210,7 @@ impl FairList {
         *credit = (*credit - i64::from(cost)).max(least);
     }
 
-    /// Moves the account whose turn it is, and its client whose turn it is, behind the others. Both
+    /// Moves the account that has its turn, and its client that has its turn, behind the others. Both
     /// keep their credit.
     pub fn pass(&mut self) {
         let account = self.first(ALL);

@@ -13,7 +13,7 @@ use roced_types::Qpn;
 
 use crate::{
     out_of_order,
-    qp::{AHEAD_FIRST, JUMP_MAX, JUMP_MIN, OTHER_PORT_BAR_MEAN, OTHER_PORT_PSNS, RUN_REACH},
+    qp::{AHEAD_FIRST, JUMP_MAX, JUMP_MIN, JUMP_TIME, OTHER_PORT_BAR_MEAN, OTHER_PORT_PSNS, RUN_MIN, RUN_REACH},
     wire::udp_source_port,
 };
 
@@ -115,6 +115,21 @@ fn the_table_of_the_threat_model_follows_from_the_code() {
     let document = include_str!("../../docs/threat-model.md");
     let missing: Vec<_> = all().iter().map(Forged::line).filter(|line| !document.contains(line)).collect();
     assert!(missing.is_empty(), "docs/threat-model.md lacks:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn the_distances_of_an_unreliable_connection_are_those_of_the_code() {
+    let document = include_str!("../../docs/threat-model.md");
+    let word = |count: i32| ["none", "one", "two", "three", "four"][count as usize];
+    let (thousands, rest) = (JUMP_MIN / 1000, JUMP_MIN % 1000);
+    let most = log2(JUMP_MAX as u32);
+    for text in [
+        format!("{thousands},{rest:03} packets, and one for each {} ns, 2^{most} at the most", JUMP_TIME.0),
+        format!("From another port it may be {} PSNs ahead", word(OTHER_PORT_PSNS - 1)),
+        format!("for each {RUN_REACH} PSNs that it is ahead, {} at least", word(RUN_MIN)),
+    ] {
+        assert!(document.contains(&text), "docs/threat-model.md lacks: {text}");
+    }
 }
 
 #[test]

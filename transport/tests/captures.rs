@@ -244,7 +244,7 @@ fn build(frame: &CapturedFrame, packet: &Packet<'_>, headers: &Headers, cuts: &[
         }
         Ok(())
     })
-    .expect("nobody gave up");
+    .expect("no thread gave up");
     assert_eq!((target.remaining(), payload.next()), (0, None));
     memory
 }

@@ -390,8 +390,8 @@ fn datagrams_are_sent_in_order_a_few_at_a_time_as_there_is_room() {
     assert_eq!(wire.sent.len(), 64);
     for (number, frame) in (0..).zip(&wire.sent) {
         let pieces = [&frame[..]];
-        let packet = parse(&pieces).expect("what we build parses");
-        packet.check_integrity().expect("what we build is whole");
+        let packet = parse(&pieces).expect("our frame parses");
+        packet.check_integrity().expect("our frame is whole");
         let headers = headers_of(&packet);
         let expected = Recipe { payload: vec![number; MAD_BYTES], ..right() };
         let bth = Bth { psn: Psn::new(number.into()), ..expected.headers.bth };

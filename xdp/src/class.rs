@@ -53,7 +53,7 @@ mod tests {
     fn a_thread_gets_the_class_that_another_has() {
         let ((tell, told), (end, ended)) = (channel(), channel::<()>());
         let other = thread::spawn(move || {
-            tell.send(gettid()).expect("somebody waits");
+            tell.send(gettid()).expect("a thread waits");
             let _ = ended.recv();
         });
         let other_thread = told.recv().expect("it began");

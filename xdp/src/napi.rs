@@ -244,7 +244,7 @@ impl Drop for ThreadedNapi {
         let sysfs = if self.by_sysfs { self.write_switch("0") } else { Ok(()) };
         let gro = if self.gro_was_off { set_gro(&self.interface, false) } else { Ok(()) };
         if let Err(error) = threads.and(sysfs).and(gro) {
-            warn!(interface = self.interface, %error, "NAPI of the interface does not become what it was");
+            warn!(interface = self.interface, %error, "NAPI of the interface does not return to its state before");
         }
     }
 }

@@ -106,7 +106,7 @@ mod tests {
             here.0.send(gettid()).expect("it is waited for");
             there.1.recv().expect_err("nobody sends");
         });
-        let thread = here.1.recv().expect("it says who it is");
+        let thread = here.1.recv().expect("it says its number");
         wait_until_asleep(thread);
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it lives");
         assert!(stat.contains(") S "), "{stat}");

@@ -128,7 +128,7 @@ fn pages_stay_shared_while_anything_lies_over_them() {
         start + pages.start * PAGE_BYTES..start + pages.end * PAGE_BYTES
     };
     let inner = SharedPages::new(&part(2..4), true, PrivateMemory::Auto).expect("it can be shared");
-    let outer = SharedPages::new(&part(0..6), true, PrivateMemory::Auto).expect("with what is shared in it");
+    let outer = SharedPages::new(&part(0..6), true, PrivateMemory::Auto).expect("with the shared pages in it");
     let right = SharedPages::new(&part(5..8), true, PrivateMemory::Auto).expect("it overlaps");
     memory.word(512 * 3).store(33, Ordering::Relaxed);
     assert_eq!((memory.in_file(&outer, 512 * 3), memory.in_file(&inner, 512 * 3)), (33, 33));

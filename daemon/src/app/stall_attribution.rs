@@ -39,18 +39,18 @@ mod tests {
     fn the_cause_of_a_stall_is_named_when_the_worker_continues() {
         let mut stall_attribution = StallAttribution::default();
         let (worker, both) = (WorkerId(1), [SessionId(7), SessionId(7)]);
-        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), None);
+        assert_eq!(stall_attribution.look(None, |_| panic!("nothing waits")), None);
         assert_eq!(
             stall_attribution.look(Some(worker), |stuck| (stuck == worker).then_some(both)),
             None,
             "it still waits"
         );
         assert_eq!(stall_attribution.look(Some(worker), |_| None), None, "now it has no core");
-        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), Some(both));
-        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), None, "once");
+        assert_eq!(stall_attribution.look(None, |_| panic!("nothing waits")), Some(both));
+        assert_eq!(stall_attribution.look(None, |_| panic!("nothing waits")), None, "once");
         assert_eq!(stall_attribution.look(Some(worker), |_| None), None);
         assert_eq!(
-            stall_attribution.look(None, |_| panic!("nobody waits")),
+            stall_attribution.look(None, |_| panic!("nothing waits")),
             None,
             "who only has no core blames nobody"
         );

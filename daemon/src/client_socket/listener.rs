@@ -110,7 +110,7 @@ impl ClientListener {
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(|error| kernel("set the mode of")(errno_of(&error)))?;
-        listen(&listener.socket, Backlog::new(128).expect("within what the kernel takes"))
+        listen(&listener.socket, Backlog::new(128).expect("within the limit of the kernel"))
             .map_err(kernel("listen at"))?;
         info!(path = %path.display(), mode = format_args!("{mode:o}"), "listening for clients");
         Ok(listener)

@@ -295,7 +295,7 @@ impl CallHandler<'_, '_> {
             Ok(true) => return true,
             Ok(false) => {}
             Err(refused) => {
-                error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
+                error!(session = %self.session, why = ?refused.why, "a worker did not give up objects of a client");
             }
         }
         // Groups that a worker did not give up: no member is left to receive from them.

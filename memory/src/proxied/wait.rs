@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn all_that_is_waited_counts_when_a_core_is_used() {
         for done_at in [MS / 100, MS / 10, MS, 19 * MS, 199 * MS] {
-            let counts = Fake::done_at(done_at).wait(LEFT).expect("below what is left");
+            let counts = Fake::done_at(done_at).wait(LEFT).expect("below the rest of the budget");
             assert!(counts >= done_at && counts < done_at + MS / 10, "{counts:?} of {done_at:?}");
         }
     }

@@ -7,48 +7,156 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use toml::{Table, Value};
 
-/// Dependencies of `folders` on crates of the workspace that have no arrow, and folders without an
-/// arrow.
+use crate::arrows::{self, Arrows};
+
+/// Folder of crates that have one arrow together.
+pub(crate) const GROUP: &str = "tests";
+
+/// Tables of a manifest with dependencies that ship. A test may use everything.
+const DEPENDENCIES: [&str; 2] = ["dependencies", "build-dependencies"];
+
+/// A crate of the workspace.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Its folder in the workspace, such as `tests/sim`.
+    pub(crate) folder: String,
+    pub(crate) manifest: Table,
+}
+
+impl Member {
+    /// Its name as a package.
+    pub(crate) fn name(&self) -> &str {
+        self.manifest.get("package").and_then(|package| package.get("name")).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// The beginning of its arrow.
+    fn arrow(&self) -> &str {
+        if self.folder.split('/').next() == Some(GROUP) { GROUP } else { &self.folder }
+    }
+
+    /// Packages that it depends on; `workspace` has the dependencies that it may inherit.
+    fn dependencies<'a>(&'a self, workspace: &'a Table) -> BTreeSet<&'a str> {
+        let targets = self.manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
+        let tables = targets.filter_map(Value::as_table).chain([&self.manifest]);
+        let dependencies = tables.flat_map(|table| DEPENDENCIES.iter().filter_map(|kind| table.get(*kind)?.as_table()));
+        let package = |(name, how): (&'a String, &'a Value)| {
+            let is_inherited = how.get("workspace").is_some();
+            let how = if is_inherited { workspace.get(name).unwrap_or(how) } else { how };
+            how.get("package").and_then(Value::as_str).unwrap_or(name)
+        };
+        dependencies.flatten().map(package).collect()
+    }
+}
+
+/// The crates of the workspace.
 ///
 /// # Errors
 ///
-/// A manifest cannot be read.
-pub(crate) fn forbidden_dependencies(
-    workspace: &Path,
-    folders: &[&str],
-    arrows: &BTreeMap<String, BTreeSet<String>>,
-) -> Result<Vec<String>> {
-    let mut broken = Vec::new();
-    for folder in folders {
-        let file = workspace.join(folder).join("Cargo.toml");
-        let manifest = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        let Some(allowed) = arrows.get(*folder) else {
-            broken.push(format!("ARCHITECTURE.md has no arrow for the crate {folder}"));
-            continue;
-        };
-        let forbidden = dependencies(&manifest).filter(|name| !allowed.contains(*name));
-        broken.extend(forbidden.map(|name| format!("{folder}/Cargo.toml: {folder} may not depend on {name}")));
-    }
-    Ok(broken)
+/// A manifest cannot be read, or the workspace has no members.
+pub(crate) fn members(workspace: &Path) -> Result<Vec<Member>> {
+    let root = manifest(workspace)?;
+    let folders = root.get("workspace").and_then(|it| it.get("members")).and_then(Value::as_array);
+    let folders = folders.context("Cargo.toml has no members")?.iter().filter_map(Value::as_str);
+    let member = |folder: &str| Ok(Member { manifest: manifest(&workspace.join(folder))?, folder: folder.to_owned() });
+    folders.map(member).collect()
 }
 
-/// Crates of the workspace below `[dependencies]`, as lines `name.workspace = true`.
-fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
-    let section = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
-    let lines = section.take_while(|line| !line.starts_with('['));
-    let names = lines.filter_map(|line| line.split(['.', ' ', '=']).next());
-    names.filter(|name| *name == "roced" || name.starts_with("roced-"))
+fn manifest(folder: &Path) -> Result<Table> {
+    let file = folder.join("Cargo.toml");
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    text.parse().with_context(|| file.display().to_string())
+}
+
+/// Dependencies on crates of the workspace that have no arrow, crates without an arrow, and faults
+/// of the arrows.
+///
+/// # Errors
+///
+/// The workspace's manifest cannot be read.
+pub(crate) fn forbidden_dependencies(workspace: &Path, members: &[Member], arrows: &Arrows) -> Result<Vec<String>> {
+    let root = manifest(workspace)?;
+    let inherited = root.get("workspace").and_then(|it| it.get("dependencies")).and_then(Value::as_table);
+    Ok(forbidden(members, inherited.unwrap_or(&Table::new()), arrows))
+}
+
+fn forbidden(members: &[Member], inherited: &Table, arrows: &Arrows) -> Vec<String> {
+    let arrow_of: BTreeMap<&str, &str> = members.iter().map(|member| (member.name(), member.arrow())).collect();
+    let mut broken = Vec::new();
+    let mut used = Arrows::new();
+    for member in members {
+        let (folder, from) = (&member.folder, member.arrow());
+        let allowed = arrows.get(from);
+        if allowed.is_none() {
+            broken.push(format!("ARCHITECTURE.md has no arrow for the crate {folder}"));
+        }
+        let used = used.entry(from.to_owned()).or_default();
+        for name in member.dependencies(inherited) {
+            if arrow_of.get(name).is_none_or(|to| *to == from) {
+                continue;
+            }
+            used.insert(name.to_owned());
+            if allowed.is_some_and(|allowed| !allowed.contains(name)) {
+                broken.push(format!("{folder}/Cargo.toml: {folder} may not depend on {name}"));
+            }
+        }
+    }
+    // Arrows lead from folders to packages: for circles, both by folder.
+    let by_folder = |arrows: &Arrows| {
+        let folder = |name: &String| arrow_of.get(name.as_str()).map_or(name.clone(), |folder| (*folder).to_owned());
+        arrows.iter().map(|(from, to)| (from.clone(), to.iter().map(folder).collect())).collect()
+    };
+    let faults = arrows::faults(&by_folder(arrows), &by_folder(&used));
+    broken.extend(faults.into_iter().map(|fault| format!("ARCHITECTURE.md, imports between crates: {fault}")));
+    broken
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn member(folder: &str, manifest: &str) -> Member {
+        Member { folder: folder.into(), manifest: manifest.parse().expect("valid") }
+    }
+
+    fn arrows(list: &[(&str, &[&str])]) -> Arrows {
+        let names = |to: &[&str]| to.iter().map(|name| (*name).to_owned()).collect();
+        list.iter().map(|(from, to)| ((*from).to_owned(), names(to))).collect()
+    }
+
     #[test]
-    fn only_dependencies_of_the_program_count() {
-        let manifest = "[package]\nname = \"roced-x\"\n[dependencies]\nroced-abi.workspace = true\nnix = \"1\"\n\
-                        roced = {}\n\n[dev-dependencies]\nroced-client.workspace = true\n";
-        assert_eq!(dependencies(manifest).collect::<Vec<_>>(), ["roced-abi", "roced"]);
+    fn every_way_to_write_a_dependency_counts() {
+        let manifest = "[package]\nname = \"roced-x\"\n\
+                        [dependencies]\nroced-a.workspace = true\nnix = \"1\"\nother = { package = \"roced-b\", path = \"b\" }\n\
+                        [dependencies.roced-c]\npath = \"c\"\n\
+                        [build-dependencies]\nroced-d = { path = \"d\" }\n\
+                        [target.'cfg(unix)'.dependencies]\nshort.workspace = true\n\
+                        [target.'cfg(unix)'.build-dependencies]\nroced-f = {}\n\
+                        [dev-dependencies]\nroced-client.workspace = true\n";
+        let inherited = "short = { package = \"roced-e\", path = \"e\" }\nroced-a = { path = \"a\" }";
+        let names: Vec<&str> = vec!["nix", "roced-a", "roced-b", "roced-c", "roced-d", "roced-e", "roced-f"];
+        let member = member("x", manifest);
+        let inherited: Table = inherited.parse().expect("valid");
+        assert_eq!(member.dependencies(&inherited).into_iter().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn every_crate_has_an_arrow_and_those_of_tests_one_together() {
+        let members = [
+            member("base", "[package]\nname = \"roced-base\"\n"),
+            member("app", "[package]\nname = \"roced\"\n[dependencies]\nroced-base = {}\n"),
+            member("new", "[package]\nname = \"roced-new\"\n[dependencies]\nroced-base = {}\n"),
+            member("tests/a", "[package]\nname = \"roced-a\"\n[dependencies]\nroced = {}\n"),
+            member("tests/b", "[package]\nname = \"roced-b\"\n[dependencies]\nroced-a = {}\nroced-base = {}\n"),
+        ];
+        let arrows = arrows(&[("base", &["roced"]), ("app", &["roced-base"]), ("tests", &["roced"])]);
+        let broken = [
+            "ARCHITECTURE.md has no arrow for the crate new",
+            "tests/b/Cargo.toml: tests/b may not depend on roced-base",
+            "ARCHITECTURE.md, imports between crates: nothing needs the arrow from base to app",
+            "ARCHITECTURE.md, imports between crates: arrows make a circle: app, base",
+        ];
+        assert_eq!(forbidden(&members, &Table::new(), &arrows), broken);
     }
 }

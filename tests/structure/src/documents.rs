@@ -1,66 +1,226 @@
-//! Files and links that documents name.
+//! Files, folders and headings that documents name.
 
-use std::{fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Component, Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 
 use crate::files::files_below;
 
 /// Extensions of files that a document may name in backticks.
-const EXTENSIONS: [&str; 4] = [".rs", ".bpf.c", ".toml", ".md"];
+const EXTENSIONS: [&str; 12] =
+    [".rs", ".c", ".h", ".toml", ".md", ".py", ".yml", ".patch", ".sh", ".service", ".conf", ".json"];
 
 /// Files of other projects or hosts, and files planned by a design page.
-const ELSEWHERE: [&str; 3] = ["/etc/", "drivers/", "congestion/dcqcn.rs"];
+const ELSEWHERE: [&str; 4] = ["/etc/", "drivers/", "infiniband/", "congestion/dcqcn.rs"];
 
-/// Names in documents of files that do not exist, and links to such files.
+/// Files of the workspace, and every folder that has some.
+struct Places {
+    files: BTreeSet<PathBuf>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl Places {
+    fn new(files: BTreeSet<PathBuf>) -> Self {
+        let folders = files.iter().flat_map(|file| file.ancestors().skip(1)).map(Path::to_owned).collect();
+        Self { files, folders }
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.files.contains(path) || self.folders.contains(path)
+    }
+
+    /// Whether a quoted name, in a document of `folder`, is that of one file. Of several with that
+    /// name it is the one in `near` or in its `src`, or the only one below.
+    fn fault(&self, name: &str, folder: &Path, near: &Path) -> Option<String> {
+        if self.has(Path::new(name)) || self.has(&normal(&folder.join(name))) {
+            return None;
+        }
+        let is_exact = |folder: &Path| self.files.contains(&folder.join(name));
+        let below = self.files.iter().filter(|file| file.ends_with(name) && file.starts_with(near));
+        let is_near = !near.as_os_str().is_empty() && below.count() == 1;
+        let mut found = self.files.iter().filter(|file| file.ends_with(name));
+        match (found.next(), found.next()) {
+            (None, _) => Some(format!("there is no {name}")),
+            (Some(_), None) => None,
+            (Some(_), Some(_)) if is_near || is_exact(near) || is_exact(&near.join("src")) => None,
+            (Some(first), Some(second)) => {
+                Some(format!("{name} is {} or {}, among others", first.display(), second.display()))
+            }
+        }
+    }
+}
+
+/// Names in documents of files that do not exist or are several, links to such files, and to
+/// headings that are not there.
 ///
 /// # Errors
 ///
 /// A file cannot be read.
 pub(crate) fn missing_files(workspace: &Path) -> Result<Vec<String>> {
-    let files = files_below(workspace)?;
-    let mut missing = Vec::new();
-    for document in files.iter().filter(|file| file.extension().is_some_and(|it| it == "md")) {
+    let places = Places::new(files_below(workspace)?);
+    let mut documents = BTreeMap::new();
+    for document in places.files.iter().filter(|file| file.extension().is_some_and(|it| it == "md")) {
         let text = fs::read_to_string(workspace.join(document)).with_context(|| document.display().to_string())?;
-        let folder = document.parent().unwrap_or(Path::new(""));
-        for (number, line) in text.lines().enumerate() {
-            let names = named_files(line).filter(|name| !files.iter().any(|file| file.ends_with(name)));
-            let links = links(line).filter(|link| !workspace.join(folder).join(link).exists());
-            for name in names.chain(links) {
-                missing.push(format!("{}:{}: there is no {name}", document.display(), number + 1));
+        documents.insert(document.clone(), text);
+    }
+    let faults = documents.iter().flat_map(|(document, text)| {
+        let faults = wrong_names(&places, document, text).into_iter().chain(wrong_links(&places, &documents, document));
+        faults.map(|(line, fault)| format!("{}:{line}: {fault}", document.display()))
+    });
+    Ok(faults.collect())
+}
+
+/// Faults of quoted names, each with its line. A path from the workspace's root says where names
+/// behind it are.
+fn wrong_names(places: &Places, document: &Path, text: &str) -> Vec<(usize, String)> {
+    let folder = document.parent().unwrap_or(Path::new(""));
+    let mut near = PathBuf::new();
+    let mut wrong = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let pieces: Vec<&str> = line.split('`').collect();
+        for (quoted, behind) in pieces.iter().skip(1).step_by(2).zip(pieces.iter().skip(2).step_by(2).chain([&""])) {
+            let Some(name) = named_place(quoted, places) else { continue };
+            let target = behind.strip_prefix("](").and_then(|rest| rest.split([')', '#']).next());
+            if target.is_some_and(|target| target.ends_with(name)) {
+                continue;
+            }
+            wrong.extend(places.fault(name, folder, &near).map(|fault| (at + 1, fault)));
+            let path = Path::new(name);
+            if path.components().count() > 1 && places.has(path) {
+                near = if places.folders.contains(path) { path } else { path.parent().unwrap_or(path) }.to_owned();
             }
         }
     }
-    Ok(missing)
+    wrong
 }
 
-/// File names and paths in backticks.
-fn named_files(line: &str) -> impl Iterator<Item = &str> {
-    let is_name = |text: &&str| {
-        let is_plain = text.chars().all(|it| it.is_ascii_alphanumeric() || "-_./".contains(it));
-        is_plain
-            && EXTENSIONS.iter().any(|extension| text.len() > extension.len() && text.ends_with(extension))
-            && !ELSEWHERE.iter().any(|elsewhere| text.contains(elsewhere))
+/// The file name or path that quoted text is or begins with: a name with a known extension, or a
+/// path from the workspace's root, of a command.
+fn named_place<'a>(quoted: &'a str, places: &Places) -> Option<&'a str> {
+    let is_plain = |text: &str| text.chars().all(|it| it.is_ascii_alphanumeric() || "-_./".contains(it));
+    let word = quoted.split([' ', ':']).next()?;
+    let word = word.strip_prefix("./").unwrap_or(word);
+    if !is_plain(word) || ELSEWHERE.iter().any(|elsewhere| word.contains(elsewhere)) {
+        return None;
+    }
+    let has_extension = EXTENSIONS.iter().any(|it| word.len() > it.len() && word.ends_with(it));
+    let is_of_root = |(first, _): (&str, _)| !first.is_empty() && places.folders.contains(Path::new(first));
+    let is_placeholder = |part: &str| !part.is_empty() && part.chars().all(|letter| letter.is_ascii_uppercase());
+    let is_of_root = word.split_once('/').is_some_and(is_of_root) && !word.split('/').any(is_placeholder);
+    (has_extension && word == quoted || is_of_root).then_some(word)
+}
+
+/// Faults of relative links, each with its line.
+fn wrong_links(places: &Places, documents: &BTreeMap<PathBuf, String>, document: &Path) -> Vec<(usize, String)> {
+    let folder = document.parent().unwrap_or(Path::new(""));
+    let fault = |target: &str| {
+        let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+        let file = if path.is_empty() { document.to_owned() } else { normal(&folder.join(path)) };
+        if !places.has(&file) {
+            return Some(format!("there is no {path}"));
+        }
+        let text = documents.get(&file).filter(|_| !heading.is_empty())?;
+        (!anchors(text).contains(heading)).then(|| format!("{} has no heading #{heading}", file.display()))
     };
-    line.split('`').skip(1).step_by(2).filter(is_name)
+    let lines = documents[document].lines().enumerate();
+    lines.flat_map(|(at, line)| links(line).filter_map(fault).map(move |fault| (at + 1, fault))).collect()
 }
 
-/// Relative targets of links, without their anchors.
+/// A path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => _ = normal.pop(),
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+/// Relative targets of links.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    let paths = targets.map(|(target, _)| target.split_once('#').map_or(target, |(path, _)| path));
-    paths.filter(|path| !path.is_empty() && !path.contains("://") && !path.contains(' '))
+    let targets = targets.map(|(target, _)| target);
+    targets.filter(|target| !target.is_empty() && !target.contains("://") && !target.contains(' '))
+}
+
+/// Anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut is_fenced = false;
+    for line in text.lines() {
+        is_fenced ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if is_fenced || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+        let slug = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let numbered = (1..).map(|number| format!("{slug}-{number}"));
+        let free = [slug.clone()].into_iter().chain(numbered).find(|slug| !anchors.contains(slug));
+        anchors.extend(free);
+    }
+    anchors
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn places(files: &[&str]) -> Places {
+        Places::new(files.iter().map(PathBuf::from).collect())
+    }
+
+    fn names<'a>(line: &'a str, places: &Places) -> Vec<&'a str> {
+        line.split('`').skip(1).step_by(2).filter_map(|quoted| named_place(quoted, places)).collect()
+    }
+
     #[test]
-    fn names_in_backticks_and_relative_links_are_found() {
-        let line =
-            "`qp/mod.rs`, `a b.rs`, `.rs`, `/etc/roced/roced.toml`, `cargo x` [a](../x.md#part) [b](https://c.rs)";
-        assert_eq!(named_files(line).collect::<Vec<_>>(), ["qp/mod.rs"]);
-        assert_eq!(links(line).collect::<Vec<_>>(), ["../x.md"]);
+    fn names_in_backticks_are_found() {
+        let line = "`qp/mod.rs`, `a b.rs`, `.rs`, `/etc/roced/roced.toml`, `cargo x`, `x.patch` `a.py` `scripts/gone --x` \
+                    `./scripts/test a` `other/x` `transport/src/*.rs` `scripts/` `scripts/NAME` `/scripts` `c.yml:3`";
+        let found = ["qp/mod.rs", "x.patch", "a.py", "scripts/gone", "scripts/test", "scripts/"];
+        assert_eq!(names(line, &places(&["scripts/test"])), found);
+    }
+
+    #[test]
+    fn a_name_of_several_files_is_the_one_near_the_last_path() {
+        let places = places(&[
+            "a/src/mod.rs",
+            "a/src/x.rs",
+            "b/src/mod.rs",
+            "b/src/y.rs",
+            "b/src/c/w.rs",
+            "a/w.rs",
+            "docs/z.md",
+        ]);
+        let wrong = |text: &str| wrong_names(&places, Path::new("docs/z.md"), text);
+        assert_eq!(wrong("`x.rs` `src/y.rs` `z.md` `../a/src/x.rs`"), []);
+        assert_eq!(wrong("`a/src/x.rs`\n`mod.rs`, `b/src`: `mod.rs` `w.rs` [`mod.rs`](../a/src/mod.rs)"), []);
+        let several = "mod.rs is a/src/mod.rs or b/src/mod.rs, among others";
+        assert_eq!(wrong("`mod.rs`\n`y.rs` `mod.rs`"), [(1, several.into()), (2, several.into())]);
+        assert_eq!(wrong("`a/src/y.rs`"), [(1, "there is no a/src/y.rs".into())]);
+    }
+
+    #[test]
+    fn links_lead_to_files_and_headings() {
+        assert_eq!(links("[a](../x.md#part) [b](https://c.rs) [c](#d)").collect::<Vec<_>>(), ["../x.md#part", "#d"]);
+        let places = places(&["docs/a.md", "b.md"]);
+        let document = Path::new("docs/a.md");
+        let wrong = |text: &str| {
+            let texts =
+                [("docs/a.md", text), ("b.md", "# Some `code`, and 2 more\n```\n# no\n```\n## Some\n### Some\n")];
+            let documents = texts.map(|(file, text)| (PathBuf::from(file), text.to_owned())).into();
+            wrong_links(&places, &documents, document)
+        };
+        assert_eq!(wrong("# It is\n[a](../b.md#some-code-and-2-more) [b](../b.md#some-1) [c](#it-is) [d](a.md)"), []);
+        let faults = [(1, "b.md has no heading #no".to_owned()), (1, "there is no c.md".into())];
+        assert_eq!(wrong("[a](../b.md#no) [b](c.md#x)"), faults);
     }
 }

@@ -7,13 +7,14 @@ use std::{
 
 use anyhow::Result;
 
-/// Files below `folder`, relative to it, without build output and the repository.
+/// Files below `folder`, relative to it, without build output, copies for packages, and the
+/// repository.
 ///
 /// # Errors
 ///
 /// A folder cannot be read.
 pub(crate) fn files_below(folder: &Path) -> Result<BTreeSet<PathBuf>> {
-    let is_left_out = |name: &str| name == "target" || name == ".git";
+    let is_left_out = |name: &str| matches!(name, "target" | "stage" | ".git");
     let walk = walkdir::WalkDir::new(folder);
     let entries = walk.into_iter().filter_entry(|entry| !entry.file_name().to_str().is_some_and(is_left_out));
     let mut files = BTreeSet::new();

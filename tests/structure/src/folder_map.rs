@@ -1,15 +1,16 @@
 //! The map of folders in ARCHITECTURE.md, compared with the files in both directions.
 //!
 //! ```text
-//!   transport/  PROTOCOL     text                    a folder of the workspace
-//!     src/wire/ opcode.rs (table) bth.rs             one below it, with its files
-//!               deth.rs                              more of the line above
-//!     src/mr.rs psn.rs       text                    files of the folder of the first, src/
-//!   perf/       TOOL         text                    without file names: covers all of its files
+//!   transport/  PROTOCOL     text               a folder of the workspace
+//!     src/wire/ opcode.rs (table) bth.rs        one below it, with its files
+//!               deth.rs sub/: a.rs b.rs; c.rs   more of the line above
+//!     src/mr.rs psn.rs       text               files of the folder of the first, src/
 //! ```
 //!
-//! A file belongs to the longest of these folders. Every source file is named there, unless no file
-//! is; every file that is named there is one of that folder.
+//! `sub/:` begins the files of a folder; it ends with `;`, the parentheses around it, or the line.
+//! A name is a path in the folder of its line, or in `src` of that. A file belongs to the longest
+//! of these folders. Every source file of `src` is named there, and beside `src` every file of the
+//! crate's own folder and every folder with source files; every name is that of a file or folder.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,11 @@ use crate::files::files_below;
 const UNNAMED: [&str; 4] = ["lib.rs", "main.rs", "mod.rs", "tests.rs"];
 
 /// Extensions of source files.
-const SOURCES: [&str; 2] = [".rs", ".c"];
+const SOURCES: [&str; 3] = [".rs", ".c", ".h"];
+
+/// Folders without names of their files: programs of examples, each complete, and crates of tests,
+/// of which the map names each.
+const NAMELESS: [&str; 3] = ["client/examples", "tests", "verbs/examples"];
 
 /// Folders with files or folders that the map names one by one, without an extension.
 const LISTED: [&str; 3] = ["config", "scripts", "tests"];
@@ -68,8 +73,10 @@ fn read_map(block: &str) -> FolderMap {
             _ => {}
         }
         if let Some(folder) = &folder {
+            // The first word is the folder, or a file of it.
+            let own = first.rsplit_once('/').filter(|_| indent < 4).map_or("", |(parent, _)| parent);
             let text = map.entry(folder.clone()).or_default();
-            text.push_str(line);
+            text.push_str(line.trim_start().strip_prefix(own).unwrap_or(line).trim_start_matches('/'));
             text.push('\n');
         }
     }
@@ -78,7 +85,7 @@ fn read_map(block: &str) -> FolderMap {
 
 /// Words of a text, with the punctuation of names.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    let parts = text.split(|letter: char| !letter.is_ascii_alphanumeric() && !"._-/".contains(letter));
+    let parts = text.split(|letter: char| !is_of_word(letter));
     parts.map(|word| word.trim_end_matches('.')).filter(|word| !word.is_empty())
 }
 
@@ -88,11 +95,6 @@ fn is_source(path: &str) -> bool {
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-/// Whether `path` is `name`, or ends with it after a slash.
-fn is_named(path: &str, name: &str) -> bool {
-    path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
 /// The longest folder of the map that has the file.
@@ -113,47 +115,75 @@ fn unmapped_folders(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
     missing.map(|folder| format!("{folder}/ has no line")).collect()
 }
 
-/// Source files that are not named, and named files and folders that do not exist.
+/// Source files and folders that are not named, and named ones that do not exist.
 fn wrong_files(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
-    let mut of_folder: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for file in files {
-        if let Some(folder) = folder_of(map, file) {
-            of_folder.entry(folder).or_default().push(file);
-        }
-    }
+    let is_folder = |path: &str| files.range(path.to_owned()..).next().is_some_and(|file| file.starts_with(path));
     let mut wrong = Vec::new();
     for (folder, text) in map {
-        let own = of_folder.remove(folder.as_str()).unwrap_or_default();
-        let names: Vec<&str> = words(text).filter(|word| is_source(word)).collect();
-        let missing = names.iter().filter(|name| !own.iter().any(|file| is_named(file, name)));
-        wrong.extend(missing.map(|name| format!("the line of {folder}/ names {name}, which is none of its files")));
-        let is_folder =
-            |name: &str| files.iter().any(|file| file.starts_with(name) || file.contains(&format!("/{name}")));
-        let folders = words(text).filter(|word| word.ends_with('/') && word.trim_end_matches('/') != folder);
-        wrong.extend(folders.filter(|name| !is_folder(name)).map(|name| format!("{folder}/: there is no {name}")));
-        if !names.is_empty() {
-            wrong.extend(unnamed(&own, &names).map(|file| format!("the line of {folder}/ does not name {file}")));
+        let mut named = BTreeSet::new();
+        for name in names(text) {
+            let places = [format!("{folder}/{name}"), format!("{folder}/src/{name}"), name.clone()];
+            let places = if name.ends_with('/') { &places[..] } else { &places[..2] };
+            let found =
+                places.iter().find(|path| if name.ends_with('/') { is_folder(path) } else { files.contains(*path) });
+            match found {
+                Some(path) => _ = named.insert(path.clone()),
+                None => wrong.push(format!("the line of {folder}/ names {name}, which is not there")),
+            }
+        }
+        if !NAMELESS.contains(&folder.as_str()) {
+            let own = files.iter().filter(|file| is_source(file) && folder_of(map, file) == Some(folder));
+            let needed: BTreeSet<String> = own.filter_map(|file| needed_name(folder, file)).collect();
+            let missing = needed.difference(&named);
+            wrong.extend(missing.map(|name| format!("the line of {folder}/ does not name {name}")));
         }
     }
     wrong
 }
 
-/// Source files of `own` that have no name in `names`; each name counts for one of several files
-/// with it.
-fn unnamed<'a>(own: &[&'a str], names: &[&str]) -> impl Iterator<Item = &'a str> {
-    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in names {
-        *named.entry(file_name(name)).or_default() += 1;
+/// The file or folder that the line of `folder` must name because of a source file: beside a
+/// crate's `src` only the first folder, and none of [`UNNAMED`].
+fn needed_name(folder: &str, file: &str) -> Option<String> {
+    let path = file.strip_prefix(folder)?.strip_prefix('/')?;
+    let is_of_program = folder.contains("/src") || path.starts_with("src/");
+    let beside = path.split_once('/').filter(|_| !is_of_program);
+    match beside {
+        Some((first, _)) => Some(format!("{folder}/{first}/")),
+        None => (!UNNAMED.contains(&file_name(path))).then(|| file.to_owned()),
     }
-    let sources = own.iter().copied().filter(|file| file.contains("/src/") && is_source(file));
-    let mut unnamed = Vec::new();
-    for file in sources.filter(|file| !UNNAMED.contains(&file_name(file))) {
-        match named.get_mut(file_name(file)) {
-            Some(count) if *count > 0 => *count -= 1,
-            _ => unnamed.push(file),
+}
+
+/// Source files and folders (with a slash at the end) that the text of a folder names, as paths in
+/// it. Quoted text names none.
+fn names(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for line in text.lines() {
+        let line: String = line.split('`').step_by(2).collect();
+        // Folders that are open, each with the number of parentheses around it.
+        let mut open: Vec<(usize, &str)> = Vec::new();
+        let mut depth = 0;
+        for part in line.split_inclusive(|letter: char| !is_of_word(letter)) {
+            let end = part.chars().last().filter(|letter| !is_of_word(*letter));
+            let word = part.trim_end_matches(|letter: char| !is_of_word(letter)).trim_end_matches('.');
+            if is_source(word) || word.ends_with('/') {
+                let folders: String = open.iter().map(|(_, folder)| *folder).collect();
+                names.push(folders + word);
+            }
+            match end {
+                Some(':') if word.ends_with('/') => open.push((depth, word)),
+                Some('(') => depth += 1,
+                Some(')') => depth = depth.saturating_sub(1),
+                Some(';') => open.retain(|(around, _)| *around < depth),
+                _ => {}
+            }
+            open.retain(|(around, _)| *around <= depth);
         }
     }
-    unnamed.into_iter()
+    names
+}
+
+fn is_of_word(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "._-/".contains(letter)
 }
 
 /// Children of [`LISTED`] folders without a name, and names of scripts without a file.
@@ -179,16 +209,34 @@ mod tests {
 
     const MAP: &str = "
 README.md
-top/         TITLE                  text
+top/         TITLE                  text like `no/such.h` build.rs benches/
   src/       a.rs (first) b.rs
-             c.rs
-  src/d/     text about everything
+             c.rs and f/: a.rs (text) sub/b.rs; d.rs (f/: c.rs) h.h
+  src/d/     x.rs
   src/e.rs   sub/: b.rs
 scripts/     run
 ";
 
+    const FILES: [&str; 15] = [
+        "benches/any.rs",
+        "build.rs",
+        "src/a.rs",
+        "src/b.rs",
+        "src/c.rs",
+        "src/d.rs",
+        "src/d/mod.rs",
+        "src/d/x.rs",
+        "src/e.rs",
+        "src/f/a.rs",
+        "src/f/c.rs",
+        "src/f/sub/b.rs",
+        "src/h.h",
+        "src/lib.rs",
+        "src/sub/b.rs",
+    ];
+
     fn files(paths: &[&str]) -> BTreeSet<String> {
-        paths.iter().map(|path| (*path).to_owned()).collect()
+        paths.iter().map(|path| format!("top/{path}")).collect()
     }
 
     #[test]
@@ -201,38 +249,52 @@ scripts/     run
     #[test]
     fn a_complete_map_has_no_problem() {
         let map = read_map(MAP);
-        let paths = ["a.rs", "b.rs", "c.rs", "d/any.rs", "d/mod.rs", "e.rs", "lib.rs", "sub/b.rs"];
-        let files: BTreeSet<String> = paths.iter().map(|path| format!("top/src/{path}")).collect();
-        assert_eq!(wrong_files(&map, &files), [""; 0]);
-        assert_eq!(unmapped_folders(&map, &files), [""; 0]);
+        assert_eq!(wrong_files(&map, &files(&FILES)), [""; 0]);
+        assert_eq!(unmapped_folders(&map, &files(&FILES)), [""; 0]);
     }
 
     #[test]
     fn files_without_a_name_and_names_without_a_file_are_found() {
         let map = read_map(MAP);
-        let files =
-            files(&["top/src/a.rs", "top/src/b.rs", "top/src/d/c.rs", "top/src/e.rs", "top/src/f.rs", "new/src/a.rs"]);
+        let others: Vec<&str> = FILES.into_iter().filter(|file| !["src/b.rs", "src/d/x.rs"].contains(file)).collect();
+        let new = files(&[&others[..], &["src/d/y.rs", "src/new.h", "examples/a.rs", "other.c"]].concat());
         let problems = [
-            "the line of top/src/ names c.rs, which is none of its files",
-            "top/src/: there is no sub/",
-            "the line of top/src/ does not name top/src/f.rs",
+            "the line of top/ does not name top/examples/",
+            "the line of top/ does not name top/other.c",
+            "the line of top/src/ names b.rs, which is not there",
+            "the line of top/src/ does not name top/src/new.h",
+            "the line of top/src/d/ names x.rs, which is not there",
+            "the line of top/src/d/ does not name top/src/d/y.rs",
         ];
-        assert_eq!(wrong_files(&map, &files), problems);
-        assert_eq!(unmapped_folders(&map, &files), ["new/ has no line"]);
+        assert_eq!(wrong_files(&map, &new), problems);
+        assert_eq!(unmapped_folders(&map, &["new/src/a.rs".to_owned()].into()), ["new/ has no line"]);
     }
 
     #[test]
-    fn one_name_stands_for_one_of_two_files() {
-        let own = ["x/src/a.rs", "x/src/sub/a.rs", "x/tests/b.rs"];
-        assert_eq!(unnamed(&own, &["a.rs"]).collect::<Vec<_>>(), ["x/src/sub/a.rs"]);
-        assert_eq!(unnamed(&own, &["a.rs", "sub/a.rs"]).count(), 0);
+    fn a_file_in_another_folder_is_not_the_named_one() {
+        let map = read_map(MAP);
+        let moved = FILES.map(|file| if file == "src/c.rs" { "src/sub/c.rs" } else { file });
+        let problems = [
+            "the line of top/src/ names c.rs, which is not there",
+            "the line of top/src/ does not name top/src/sub/c.rs",
+        ];
+        assert_eq!(wrong_files(&map, &files(&moved)), problems);
+    }
+
+    #[test]
+    fn a_line_without_names_names_nothing() {
+        let map = read_map("top/     TITLE    text about everything\n");
+        assert_eq!(
+            wrong_files(&map, &files(&["src/a.rs", "src/lib.rs"])),
+            ["the line of top/ does not name top/src/a.rs"]
+        );
     }
 
     #[test]
     fn scripts_are_named_one_by_one() {
         let map = read_map(MAP);
-        assert_eq!(wrong_lists(&map, &files(&["scripts/run"])), [""; 0]);
+        assert_eq!(wrong_lists(&map, &["scripts/run".to_owned()].into()), [""; 0]);
         let problems = ["the line of scripts/ does not name test", "there is no scripts/run"];
-        assert_eq!(wrong_lists(&map, &files(&["scripts/test"])), problems);
+        assert_eq!(wrong_lists(&map, &["scripts/test".to_owned()].into()), problems);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::{Attribute, ItemMod, ItemUse, Path, UseTree, visit::Visit};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::{Attribute, ItemFn, ItemImpl, ItemMod, ItemUse, Macro, Meta, Path, UseTree, visit::Visit};
 
 use crate::source::{Crate, SourceFile};
 
@@ -12,10 +13,11 @@ pub(crate) type ImportGraph = Vec<BTreeSet<usize>>;
 /// Reads the import graph; test modules are left out, for a test may use everything.
 pub(crate) fn import_graph(source: &Crate) -> ImportGraph {
     let modules = source.modules();
-    let paths: Vec<_> = source.files.iter().map(Paths::of).collect();
+    let paths: Vec<_> = source.files.iter().map(|file| Paths::of(file, &source.name)).collect();
+    let resolver = Resolver { source, modules: &modules, paths: &paths };
     let edge = |(at, file): (usize, &SourceFile)| {
-        let resolver = Resolver { source, modules: &modules, paths: &paths };
-        let targets = paths[at].found.iter().filter_map(|path| resolver.resolve(path, file, ALIASES_MAX));
+        let found = paths[at].found.iter().filter(|_| !resolver.is_of_tests(&file.module));
+        let targets = found.filter_map(|path| resolver.resolve(path, file, ALIASES_MAX));
         targets.filter(|target| *target != at).collect()
     };
     source.files.iter().enumerate().map(edge).collect()
@@ -24,18 +26,24 @@ pub(crate) fn import_graph(source: &Crate) -> ImportGraph {
 /// Imports that lead to an item's file, one after the other, at most.
 const ALIASES_MAX: u8 = 8;
 
-/// Paths of a file that begin with `crate`, `super` or `self`.
+/// Paths of a file that begin with `crate`, `super` or `self`, or with the library's name. A child
+/// that its parent calls by its bare name is a part of the parent.
 #[derive(Default)]
-struct Paths {
+struct Paths<'a> {
+    module: &'a [String],
+    /// The name of the crate's library, which its program uses.
+    library: &'a str,
     found: BTreeSet<Vec<String>>,
     /// The path of each name that the file imports, for itself or for others.
     aliases: BTreeMap<String, Vec<String>>,
     is_reexport: bool,
+    /// Modules that only tests have.
+    tests: BTreeSet<String>,
 }
 
-impl Paths {
-    fn of(file: &SourceFile) -> Self {
-        let mut paths = Self::default();
+impl<'a> Paths<'a> {
+    fn of(file: &'a SourceFile, library: &'a str) -> Self {
+        let mut paths = Self { module: &file.module, library, ..Self::default() };
         paths.visit_file(&file.syntax);
         paths
     }
@@ -56,31 +64,53 @@ impl Paths {
 
     fn add_import(&mut self, prefix: &[String], name: &str, alias: &str) {
         let path: Vec<_> = prefix.iter().cloned().chain([name.to_owned()]).collect();
-        self.aliases.insert(alias.to_owned(), path);
         // A parent that passes on items of its children does not use them.
-        if !self.is_reexport {
+        let is_passed_on = self.is_reexport
+            && absolute(&path, self.module).is_some_and(|path| path.len() > 1 && path.starts_with(self.module));
+        self.aliases.insert(alias.to_owned(), path);
+        if !is_passed_on {
             self.add(prefix, Some(name.to_owned()));
         }
     }
 
     fn add(&mut self, prefix: &[String], last: Option<String>) {
-        let path: Vec<_> = prefix.iter().cloned().chain(last).collect();
-        if matches!(path.first().map(String::as_str), Some("crate" | "super" | "self")) {
+        let mut path: Vec<_> = prefix.iter().cloned().chain(last).collect();
+        let Some(first) = path.first_mut().filter(|first| !first.is_empty()) else { return };
+        if first == self.library {
+            "crate".clone_into(first);
+        }
+        if matches!(first.as_str(), "crate" | "super" | "self") && path.len() > 1 {
             self.found.insert(path);
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Paths {
+impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item_mod(&mut self, module: &'ast ItemMod) {
         if !module.attrs.iter().any(is_test_only) {
             syn::visit::visit_item_mod(self, module);
+        } else if module.content.is_none() {
+            self.tests.insert(module.ident.to_string());
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        if !item.attrs.iter().any(is_test_only) {
+            syn::visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
+        if !item.attrs.iter().any(is_test_only) {
+            syn::visit::visit_item_impl(self, item);
         }
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        self.is_reexport = !matches!(item.vis, syn::Visibility::Inherited);
-        self.add_tree(&mut Vec::new(), &item.tree);
+        if !item.attrs.iter().any(is_test_only) {
+            self.is_reexport = !matches!(item.vis, syn::Visibility::Inherited);
+            self.add_tree(&mut Vec::new(), &item.tree);
+        }
     }
 
     /// `pub(super)` uses nothing.
@@ -91,36 +121,107 @@ impl<'ast> Visit<'ast> for Paths {
         self.add(&segments, None);
         syn::visit::visit_path(self, path);
     }
+
+    fn visit_macro(&mut self, called: &'ast Macro) {
+        for path in paths_of_tokens(called.tokens.clone()) {
+            self.add(&path, None);
+        }
+        syn::visit::visit_macro(self, called);
+    }
 }
 
+/// Paths of two names or more in the tokens of a macro: `a::b`, and each of `a::{b, c::d}`.
+fn paths_of_tokens(tokens: TokenStream) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut path: Vec<String> = Vec::new();
+    let mut colons = 0;
+    for token in tokens {
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == ':' => {
+                colons += 1;
+                continue;
+            }
+            TokenTree::Ident(name) => {
+                if colons != 2 {
+                    paths.push(std::mem::take(&mut path));
+                }
+                path.push(name.to_string());
+            }
+            TokenTree::Group(group) => {
+                let is_list = colons == 2 && group.delimiter() == Delimiter::Brace;
+                let prefix = if is_list { std::mem::take(&mut path) } else { Vec::new() };
+                paths.push(std::mem::take(&mut path));
+                let inner = paths_of_list(group.stream(), is_list);
+                paths.extend(inner.into_iter().map(|inner| prefix.iter().cloned().chain(inner).collect()));
+            }
+            _ => paths.push(std::mem::take(&mut path)),
+        }
+        colons = 0;
+    }
+    paths.push(path);
+    paths.retain(|path| path.len() > 1);
+    paths
+}
+
+/// Paths of a group's tokens; of a list in a path also those of one name.
+fn paths_of_list(tokens: TokenStream, is_list: bool) -> Vec<Vec<String>> {
+    let single = |pair: &[TokenTree]| match pair {
+        [TokenTree::Punct(before), TokenTree::Ident(name), TokenTree::Punct(after)] => {
+            let ends = [before.as_char(), after.as_char()];
+            ends.iter().all(|end| *end == ',').then(|| vec![name.to_string()])
+        }
+        _ => None,
+    };
+    let mut paths = Vec::new();
+    if is_list {
+        let comma = || TokenTree::Punct(proc_macro2::Punct::new(',', proc_macro2::Spacing::Alone));
+        let framed: Vec<_> = [comma()].into_iter().chain(tokens.clone()).chain([comma()]).collect();
+        paths.extend(framed.windows(3).filter_map(single));
+    }
+    paths.extend(paths_of_tokens(tokens));
+    paths
+}
+
+/// Whether an attribute is `cfg(test)` or `cfg(all(test, ...))`.
 fn is_test_only(attribute: &Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.parse_args::<syn::Meta>().is_ok_and(|meta| meta.path().is_ident("test"))
+    let is_test = |meta: &Meta| match meta {
+        Meta::List(list) if list.path.is_ident("all") => {
+            list.tokens.clone().into_iter().any(|token| matches!(&token, TokenTree::Ident(name) if name == "test"))
+        }
+        meta => meta.path().is_ident("test"),
+    };
+    attribute.path().is_ident("cfg") && attribute.parse_args::<Meta>().is_ok_and(|meta| is_test(&meta))
+}
+
+/// A path from the crate's root, of one that is written in `module`.
+fn absolute(path: &[String], module: &[String]) -> Option<Vec<String>> {
+    let mut absolute = match path.first()?.as_str() {
+        "crate" => Vec::new(),
+        _ => module.to_vec(),
+    };
+    for segment in path {
+        match segment.as_str() {
+            "crate" | "self" => {}
+            "super" => {
+                absolute.pop()?;
+            }
+            name => absolute.push(name.to_owned()),
+        }
+    }
+    Some(absolute)
 }
 
 struct Resolver<'a> {
     source: &'a Crate,
     modules: &'a BTreeMap<&'a [String], usize>,
-    paths: &'a [Paths],
+    paths: &'a [Paths<'a>],
 }
 
 impl Resolver<'_> {
     /// The file that defines the item that `path` names in `file`, or else the longest known
     /// beginning of it.
     fn resolve(&self, path: &[String], file: &SourceFile, aliases: u8) -> Option<usize> {
-        let mut absolute = match path.first()?.as_str() {
-            "crate" => Vec::new(),
-            _ => file.module.clone(),
-        };
-        for segment in path {
-            match segment.as_str() {
-                "crate" | "self" => {}
-                "super" => {
-                    absolute.pop()?;
-                }
-                name => absolute.push(name.to_owned()),
-            }
-        }
+        let mut absolute = absolute(path, &file.module)?;
         let mut rest = Vec::new();
         loop {
             if let Some(at) = self.modules.get(&absolute[..]) {
@@ -131,48 +232,28 @@ impl Resolver<'_> {
             rest.push(absolute.pop()?);
         }
     }
-}
 
-/// Groups of files that reach each other (strongly connected components of two files or more), the
-/// largest first.
-pub(crate) fn circles(graph: &ImportGraph) -> Vec<Vec<usize>> {
-    let reached: Vec<BTreeSet<usize>> = (0..graph.len()).map(|from| reachable(graph, from)).collect();
-    let mut seen = BTreeSet::new();
-    let mut circles = Vec::new();
-    for from in 0..graph.len() {
-        let circle: Vec<usize> = reached[from].iter().copied().filter(|to| reached[*to].contains(&from)).collect();
-        if circle.len() > 1 && seen.insert(circle.clone()) {
-            circles.push(circle);
-        }
+    /// Whether only tests have the module, or one that it is in.
+    fn is_of_tests(&self, module: &[String]) -> bool {
+        (0..module.len()).any(|depth| {
+            let parent = self.modules.get(&module[..depth]);
+            parent.is_some_and(|at| self.paths[*at].tests.contains(&module[depth]))
+        })
     }
-    circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
-    circles
-}
-
-/// `from` and every file that it uses, directly or not; `from` counts only if a path leads back to
-/// it.
-fn reachable(graph: &ImportGraph, from: usize) -> BTreeSet<usize> {
-    let mut reached = BTreeSet::new();
-    let mut open: Vec<usize> = graph[from].iter().copied().collect();
-    while let Some(at) = open.pop() {
-        if reached.insert(at) {
-            open.extend(&graph[at]);
-        }
-    }
-    reached
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::circles;
 
     fn source(files: &[(&str, &str)]) -> Crate {
         let files = files.iter().map(|(module, text)| SourceFile {
-            path: module.into(),
+            path: if module.is_empty() { "lib.rs".into() } else { module.into() },
             module: module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
             syntax: syn::parse_str(text).expect("valid"),
         });
-        Crate { folder: "x".into(), files: files.collect() }
+        Crate { folder: "x".into(), name: "library".into(), files: files.collect() }
     }
 
     #[test]
@@ -188,5 +269,45 @@ mod tests {
         assert_eq!(graph[2], BTreeSet::new());
         assert_eq!(graph[3], BTreeSet::from([1]));
         assert_eq!(circles(&graph), [vec![1, 3]]);
+    }
+
+    #[test]
+    fn only_items_of_children_are_passed_on_without_a_use() {
+        let source = source(&[
+            ("", "pub use a::X;"),
+            ("a", "pub(crate) struct X;"),
+            ("b", "pub(crate) use crate::a::X; pub(crate) use self::c::Y; pub use crate::b::c::Z; fn f() -> X { X }"),
+            ("b::c", "pub(super) use super::super::a::X as W;"),
+        ]);
+        let graph = import_graph(&source);
+        assert_eq!(graph, [BTreeSet::new(), BTreeSet::new(), BTreeSet::from([1]), BTreeSet::from([1])]);
+    }
+
+    #[test]
+    fn paths_in_macros_are_imports() {
+        let text = "fn g() { assert!(f(1, crate::a::f())); vec![x::y(), super::b::z]; }
+            macro_rules! m { () => { $crate::c::{One, d::Two} } }
+            pub(crate) struct S;";
+        let source = source(&[("", ""), ("a", ""), ("b", ""), ("c", ""), ("c::d", ""), ("e", text)]);
+        assert_eq!(import_graph(&source)[5], BTreeSet::from([1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn modules_of_tests_import_without_a_rule() {
+        let source = source(&[
+            ("", "#[cfg(test)] mod t; #[cfg(all(test, not(loom)))] mod u;"),
+            ("a", "#[cfg(test)] use crate::t::X; #[cfg(test)] impl crate::t::X {} #[cfg(not(test))] use crate::u::Y;"),
+            ("t", "use crate::a::Z;"),
+            ("u", "use crate::a::Z;"),
+        ]);
+        let none = BTreeSet::new;
+        assert_eq!(import_graph(&source), [none(), BTreeSet::from([3]), none(), none()]);
+    }
+
+    #[test]
+    fn the_program_of_a_crate_uses_its_library() {
+        let mut source = source(&[("", "mod a;"), ("a", ""), ("main", "fn main() { library::a::run(); }")]);
+        source.files[2].path = "main.rs".into();
+        assert_eq!(import_graph(&source)[2], BTreeSet::from([1]));
     }
 }

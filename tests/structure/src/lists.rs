@@ -1,5 +1,5 @@
-//! Lists that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md, and
-//! keys that a reload applies, at the head of config/roced.toml.
+//! Facts that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md,
+//! keys that a reload applies, at the head of config/roced.toml, and the version of the client ABI.
 
 use std::{fs, path::Path};
 
@@ -20,7 +20,13 @@ const CHANGES: &str = "daemon/src/config/changes.rs";
 /// The config with every key.
 const CONFIG: &str = "config/roced.toml";
 
-/// Lists that differ.
+/// The constant with the version of the client ABI.
+const ABI: &str = "shared/abi/src/lib.rs";
+
+/// The document that begins with that version.
+const ABI_DOCUMENT: &str = "docs/client-abi.md";
+
+/// Lists and versions that differ.
 ///
 /// # Errors
 ///
@@ -39,7 +45,16 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
     if !head(&read(CONFIG)?).contains(&format!("A reload applies {applied} (")) {
         broken.push(format!("the head of {CONFIG} does not say, by {CHANGES}: A reload applies {applied} (...)"));
     }
+    let version = abi_version(&read(ABI)?).with_context(|| format!("{ABI} has no version"))?;
+    if !read(ABI_DOCUMENT)?.contains(&format!("**Version {version}.**")) {
+        broken.push(format!("{ABI_DOCUMENT} does not say \"**Version {version}.**\", the VERSION of {ABI}"));
+    }
     Ok(broken)
+}
+
+/// Value of the constant `VERSION`.
+fn abi_version(source: &str) -> Option<u32> {
+    source.lines().find_map(|line| line.strip_prefix("pub const VERSION: u32 = ")?.strip_suffix(';')?.parse().ok())
 }
 
 /// Names of the list `Target { name: "...", ... }`.
@@ -161,5 +176,11 @@ mod tests {
     #[test]
     fn the_head_ends_with_its_comment() {
         assert_eq!(head("# a\n#\n# b (\n\n# c\n"), "a  b (");
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_constant() {
+        assert_eq!(abi_version("// pub const VERSION: u32 = 1;\npub const VERSION: u32 = 15;\n"), Some(15));
+        assert_eq!(abi_version("pub const VERSIONS: u32 = 1;\n"), None);
     }
 }

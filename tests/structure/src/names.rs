@@ -36,7 +36,7 @@ const IDIOMATIC: [&str; 15] = [
 const DEFINING: [&str; 2] = ["bodies", "choices"];
 
 /// Types of one name in several places, with these places.
-pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
+pub(crate) fn repeated_types<'a>(crates: impl Iterator<Item = &'a Crate>) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for source in crates {
         for file in &source.files {

@@ -1,11 +1,11 @@
-//! Figures of the prose in comments and documents: words that CONVENTIONS.md bans, and comment
-//! lines that are too long.
+//! Figures of the prose in comments, documents, logs and errors: words that CONVENTIONS.md bans,
+//! and comment lines that are too long.
 
-use std::{ffi::OsStr, fmt, fs, path::Path};
+use std::{collections::BTreeMap, ffi::OsStr, fmt, fs, path::Path};
 
 use anyhow::Result;
 
-use crate::files::files_below;
+use crate::{files::files_below, messages::messages};
 
 /// Longest comment line of Rust and C, in columns.
 const WIDTH: usize = 100;
@@ -35,6 +35,8 @@ pub(crate) struct Prose {
     pub(crate) people: usize,
     pub(crate) clauses: usize,
     pub(crate) trailing: usize,
+    /// People words and free relatives in logs, errors and expectations.
+    pub(crate) in_messages: usize,
     pub(crate) comment_lines: usize,
     pub(crate) long_lines: usize,
 }
@@ -45,6 +47,17 @@ impl Prose {
         Self::of_comments(text, WIDTH, |line| {
             line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!']))
         })
+    }
+
+    /// Counts the messages of Rust source: logs, errors, expectations.
+    pub(crate) fn of_messages(text: &str) -> Self {
+        let mut words = Self::default();
+        for message in messages(text) {
+            // Insertions are no prose.
+            let parts = message.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
+            parts.for_each(|part| words.add_words(part));
+        }
+        Self { in_messages: words.people + words.clauses, ..Self::default() }
     }
 
     /// Counts the comments of C source that have lines of their own, `/* */` and `//`.
@@ -110,38 +123,22 @@ impl Prose {
         self.people += other.people;
         self.clauses += other.clauses;
         self.trailing += other.trailing;
+        self.in_messages += other.in_messages;
         self.comment_lines += other.comment_lines;
         self.long_lines += other.long_lines;
-    }
-
-    pub(crate) fn people_per_thousand(self) -> f64 {
-        self.per_thousand(self.people)
-    }
-
-    pub(crate) fn clauses_per_thousand(self) -> f64 {
-        self.per_thousand(self.clauses)
-    }
-
-    pub(crate) fn trailing_per_thousand(self) -> f64 {
-        self.per_thousand(self.trailing)
     }
 
     /// Comment lines over [`WIDTH`] or [`SCRIPT_WIDTH`] columns; 0 for documents.
     pub(crate) fn long_percent(self) -> f64 {
         100.0 * self.long_lines as f64 / self.comment_lines.max(1) as f64
     }
-
-    fn per_thousand(self, count: usize) -> f64 {
-        1000.0 * count as f64 / self.words.max(1) as f64
-    }
 }
 
 impl fmt::Display for Prose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (people, clauses) = (self.people_per_thousand(), self.clauses_per_thousand());
-        let trailing = self.trailing_per_thousand();
-        write!(f, "{:7} words, {people:4.1} people words, {clauses:4.1} free relatives and ", self.words)?;
-        write!(f, "{trailing:4.2} trailing words per 1,000")?;
+        let Self { words, people, clauses, trailing, in_messages, .. } = self;
+        write!(f, "{words:7} words, {people:3} people words, {clauses:3} free relatives, {trailing:2} trailing words")?;
+        write!(f, ", {in_messages:3} in messages")?;
         if self.comment_lines > 0 {
             let long = self.long_percent();
             write!(f, ", {long:4.1} % of {} comment lines too long", self.comment_lines)?;
@@ -162,39 +159,42 @@ fn trailing(text: &str) -> usize {
     (0..words.len()).filter(|at| is_trailing(*at)).count()
 }
 
-/// Comments of all source files, scripts and settings below `folder`.
+/// Prose by place: comments and messages of the files below the longest of `folders` that has them,
+/// or else of [`ELSEWHERE`]; each document is a place of its own.
 ///
 /// # Errors
 ///
 /// A file cannot be read.
-pub(crate) fn of_sources(folder: &Path) -> Result<Prose> {
-    of_files(folder, |file, text| match extension_of(file) {
-        "rs" => Some(Prose::of_rust(text)),
-        "c" | "h" => Some(Prose::of_c(text)),
-        "toml" | "py" | "yml" | "sh" | "service" | "conf" => Some(Prose::of_hash_comments(text)),
-        _ if text.starts_with("#!") => Some(Prose::of_hash_comments(text)),
-        _ => None,
-    })
-}
-
-/// Prose of all documents below `folder`.
-///
-/// # Errors
-///
-/// A file cannot be read.
-pub(crate) fn of_documents(folder: &Path) -> Result<Prose> {
-    of_files(folder, |file, text| (extension_of(file) == "md").then(|| Prose::of_markdown(text)))
-}
-
-/// Sum of the prose that `count` finds in the files below `folder`, but for those that are no text.
-fn of_files(folder: &Path, count: impl Fn(&Path, &str) -> Option<Prose>) -> Result<Prose> {
-    let mut sum = Prose::default();
-    for file in files_below(folder)? {
-        if let Ok(text) = String::from_utf8(fs::read(folder.join(&file))?) {
-            sum.add(count(&file, &text).unwrap_or_default());
-        }
+pub(crate) fn by_place(workspace: &Path, folders: &[&str]) -> Result<BTreeMap<String, Prose>> {
+    let mut places: BTreeMap<String, Prose> = folders.iter().map(|it| ((*it).to_owned(), Prose::default())).collect();
+    for file in files_below(workspace)? {
+        let Ok(text) = String::from_utf8(fs::read(workspace.join(&file))?) else { continue };
+        let (place, prose) = if extension_of(&file) == "md" {
+            (file.display().to_string(), Prose::of_markdown(&text))
+        } else {
+            let longest = folders.iter().filter(|folder| file.starts_with(folder)).max_by_key(|folder| folder.len());
+            (longest.map_or(ELSEWHERE, |folder| *folder).to_owned(), of_source(&file, &text))
+        };
+        places.entry(place).or_default().add(prose);
     }
-    Ok(sum)
+    Ok(places)
+}
+
+/// Place of source files that no folder has.
+pub(crate) const ELSEWHERE: &str = "elsewhere";
+
+fn of_source(file: &Path, text: &str) -> Prose {
+    match extension_of(file) {
+        "rs" => {
+            let mut prose = Prose::of_rust(text);
+            prose.add(Prose::of_messages(text));
+            prose
+        }
+        "c" | "h" => Prose::of_c(text),
+        "toml" | "py" | "yml" | "sh" | "service" | "conf" => Prose::of_hash_comments(text),
+        _ if text.starts_with("#!") => Prose::of_hash_comments(text),
+        _ => Prose::default(),
+    }
 }
 
 fn extension_of(file: &Path) -> &str {
@@ -245,5 +245,11 @@ mod tests {
     fn fenced_blocks_are_left_out() {
         let prose = Prose::of_markdown("Two words\n```\nwho what\n```\nthree more words\n");
         assert_eq!((prose.words, prose.people), (5, 0));
+    }
+
+    #[test]
+    fn messages_count_without_their_insertions() {
+        let text = "fn f() { error!(%who, \"nobody reads {what} that came\"); } // a comment: \"who\"";
+        assert_eq!(Prose::of_messages(text).in_messages, 1);
     }
 }

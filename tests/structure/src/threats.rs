@@ -7,11 +7,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::test_names::{END_TO_END, listed, with_attribute};
+
 /// The document with the tables.
 const DOCUMENT: &str = "docs/threat-model.md";
-
-/// Folder of the end-to-end tests, which `main.rs` in it lists by module and name.
-const END_TO_END: &str = "tests/e2e/tests/";
 
 /// List of the attacks that run against a daemon.
 const ATTACKS: &str = "tests/hostile/src/attacks.rs";
@@ -95,9 +94,9 @@ fn kind(workspace: &Path, path: &str, text: &str, name: &str) -> Named {
         first.split_once(": ").is_some_and(|(_, found_by)| found_by == name)
     } else if let Some(file) = path.strip_prefix(END_TO_END) {
         let list = fs::read_to_string(workspace.join(END_TO_END).join("main.rs")).unwrap_or_default();
-        is_listed(&list, file.trim_end_matches(".rs"), name)
+        listed(&list).contains(&(file.trim_end_matches(".rs"), name))
     } else {
-        has_test(text, name)
+        with_attribute(text).contains(name)
     };
     if is_test {
         Named::Test
@@ -110,23 +109,6 @@ fn kind(workspace: &Path, path: &str, text: &str, name: &str) -> Named {
 
 fn is_file_of(path: &str, extension: &str) -> bool {
     Path::new(path).extension().is_some_and(|it| it == extension)
-}
-
-/// Whether the list of end-to-end tests has `module: ... name ...;`.
-fn is_listed(list: &str, module: &str, name: &str) -> bool {
-    let modules = list.split_once("tests! {").map_or("", |(_, list)| list).split(';');
-    let named = modules.filter_map(|entry| entry.trim().split_once(':'));
-    named.filter(|(of, _)| *of == module).any(|(_, names)| names.split_whitespace().any(|it| it == name))
-}
-
-/// Whether a function `name` has the attribute `#[test]`.
-fn has_test(text: &str, name: &str) -> bool {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let head = format!("fn {name}(");
-    lines.iter().enumerate().filter(|(_, line)| line.starts_with(&head)).any(|(at, _)| {
-        let mut above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-        above.any(|line| *line == "#[test]")
-    })
 }
 
 #[cfg(test)]
@@ -149,12 +131,5 @@ mod tests {
         }
         assert_eq!(problem("`src/threats.rs` (`gone`)").as_deref(), Some("src/threats.rs has no gone"));
         assert_eq!(problem("`src/gone.rs` (`gone`)").as_deref(), Some("there is no file src/gone.rs"));
-    }
-
-    #[test]
-    fn an_end_to_end_test_is_one_that_is_listed() {
-        let list = "tests! {\n    faults: one two\n        three;\n    wire: four;\n};";
-        assert!(is_listed(list, "faults", "three") && is_listed(list, "wire", "four"));
-        assert!(!is_listed(list, "faults", "four") && !is_listed(list, "wire", "fo"));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) const JUMP_MAX: i32 = 1 << 22;
 
 /// Time of silence for each further packet: 50 million packets a second, the rate of a link of
 /// 400 Gbit/s with packets of 1024 bytes.
-const JUMP_TIME: Nanos = Nanos(20);
+pub(crate) const JUMP_TIME: Nanos = Nanos(20);
 
 /// PSNs from the expected one on that are accepted from another port: a peer that changes its port
 /// may lose a packet or two at the same time.
@@ -50,7 +50,7 @@ const SILENCE: Nanos = QUARANTINE;
 pub(crate) const RUN_REACH: i32 = 1 << 8;
 
 /// Packets of a run at least, however close it is.
-const RUN_MIN: i32 = 4;
+pub(crate) const RUN_MIN: i32 = 4;
 
 /// Packets of one port that is not this life's, each a few PSNs ahead of the one before.
 #[derive(Debug, Default)]

@@ -76,7 +76,7 @@ pub(crate) use self::{
 #[cfg(test)]
 pub(crate) use self::{
     life::OTHER_PORT_BAR_MEAN,
-    likelihood::{JUMP_MAX, JUMP_MIN, OTHER_PORT_PSNS, RUN_REACH},
+    likelihood::{JUMP_MAX, JUMP_MIN, JUMP_TIME, OTHER_PORT_PSNS, RUN_MIN, RUN_REACH},
     responder::AHEAD_FIRST,
 };
 use crate::{

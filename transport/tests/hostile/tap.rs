@@ -33,8 +33,8 @@ impl Wire for Tap {
         fill(&mut frame).map_err(|Abort| EmitError::Aborted)?;
         assert_eq!(frame.remaining(), 0);
         let pieces = [&bytes[..frame_bytes]];
-        let packet = parse(&pieces).expect("what we build parses");
-        packet.check_integrity().expect("what we build is whole");
+        let packet = parse(&pieces).expect("our frame parses");
+        packet.check_integrity().expect("our frame is whole");
         let peer = packet.bth.dest_qpn.get();
         assert!(packet.payload_len() <= self.mtus[&peer] && frame_bytes <= self.mtus[&peer] + OVERHEAD_MAX);
         let next = packet.bth.psn.plus(1);

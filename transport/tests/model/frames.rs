@@ -35,7 +35,7 @@ impl Recipe {
             rest = later;
             Ok(())
         })
-        .expect("nobody gave up");
+        .expect("no thread gave up");
         assert_eq!((target.remaining(), rest.len()), (0, 0), "the frame is full and the payload used up");
         memory
     }

@@ -256,7 +256,7 @@ fn answers_of(pair: &mut Pair) -> Vec<u64> {
     host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
     let frames: Vec<_> = host.nic.frames.drain(..).collect();
     let original = |frame: &Vec<u8>| {
-        let packet = roced_transport::wire::parse(&[frame]).expect("what we build parses");
+        let packet = roced_transport::wire::parse(&[frame]).expect("our frame parses");
         packet.atomic_ack.map(|AtomicAck { original }| original)
     };
     frames.iter().filter_map(original).collect()

@@ -599,8 +599,8 @@ impl Pair {
 
     fn send(&mut self, from: usize, frame: Vec<u8>, fate: &mut impl FnMut(usize, Opcode, usize) -> Fate) {
         let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
-        let packet = parse(&pieces).expect("what we build parses");
-        packet.check_integrity().expect("what we build is whole");
+        let packet = parse(&pieces).expect("our frame parses");
+        packet.check_integrity().expect("our frame is whole");
         let opcode = packet.bth.opcode;
         self.trace.push((from, opcode, packet.bth.psn.get()));
         self.answers.extend(packet.aeth.map(|aeth| (from, packet.bth.psn.get(), aeth)));

@@ -295,7 +295,7 @@ fn msns(pair: &mut Pair) -> Vec<u32> {
     let host = &mut pair.hosts[1];
     host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
     let frames: Vec<_> = host.nic.frames.drain(..).collect();
-    let msn = |frame: &Vec<u8>| parse(&[frame]).expect("what we build parses").aeth.map(|aeth| aeth.msn);
+    let msn = |frame: &Vec<u8>| parse(&[frame]).expect("our frame parses").aeth.map(|aeth| aeth.msn);
     frames.iter().filter_map(msn).collect()
 }
 

@@ -165,7 +165,7 @@ fn answers(pair: &mut Pair) -> Vec<(u32, usize)> {
     let frames: Vec<_> = host.nic.frames.drain(..).collect();
     let read = |frame: &Vec<u8>| {
         let pieces = [&frame[..]];
-        let packet = roced_transport::wire::parse(&pieces).expect("what we build parses");
+        let packet = roced_transport::wire::parse(&pieces).expect("our frame parses");
         (packet.bth.opcode == opcode::RC_READ_RESPONSE_ONLY).then(|| (packet.bth.psn.get(), packet.payload_len()))
     };
     frames.iter().filter_map(read).collect()

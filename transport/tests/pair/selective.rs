@@ -70,7 +70,7 @@ pub(crate) fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
     host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
     for frame in host.nic.frames.drain(..) {
         let pieces = [&frame[..]];
-        let packet = roced_transport::wire::parse(&pieces).expect("what we build parses");
+        let packet = roced_transport::wire::parse(&pieces).expect("our frame parses");
         // Credits are `credits.rs`'s matter.
         let syndrome = match packet.aeth.expect("an ACK").syndrome {
             Syndrome::Ack { .. } => Syndrome::ACK,
