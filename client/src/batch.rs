@@ -14,8 +14,16 @@ pub struct SendBatch<'a> {
     pushed: u32,
 }
 
+impl QueuePair {
+    /// Starts a batch of send work requests, published together. Other threads cannot post sends to
+    /// this queue pair until the batch is committed or dropped.
+    pub fn send_batch(&self) -> SendBatch<'_> {
+        SendBatch::new(self, self.send.enter())
+    }
+}
+
 impl<'a> SendBatch<'a> {
-    pub(crate) const fn new(qp: &'a QueuePair, side: Entered<'a, PostSide<SEND_SLOT_WORDS_MAX>>) -> Self {
+    const fn new(qp: &'a QueuePair, side: Entered<'a, PostSide<SEND_SLOT_WORDS_MAX>>) -> Self {
         Self { qp, side, pushed: 0 }
     }
 

@@ -27,8 +27,8 @@ use nix::{
 use roced_abi::control::{CmAddress, CmChannelEvent, DeviceName, Index, ListDevice};
 
 use crate::{
-    access::Access,
     cm::{CmChannel, CmIdentifier, CmSession, TakenCmEvent, cm_event, cm_port_space, cm_service},
+    connection_options::ConnectionOptions,
     error::{Error, Result},
     qp::QueuePair,
 };
@@ -41,40 +41,6 @@ const RESOLVE_TIMEOUT_MS: u32 = 5_000;
 
 /// Requests that wait for [`Listener::next`], at most.
 const BACKLOG: u32 = 1024;
-
-/// Options of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectionOptions<'a> {
-    /// Rights of the peer on local memory; the rights of each region apply in addition.
-    pub access: Access,
-    /// READs and atomic operations of the peer answered at a time, at most 128.
-    pub responder_resources: u8,
-    /// READs and atomic operations outstanding at a time, at most 128.
-    pub initiator_depth: u8,
-    /// Retries of the peer's queue pair after a timeout, at most 7.
-    pub retry_count: u8,
-    /// Retries of the peer's queue pair while no receive is posted here, at most 7, which is for
-    /// ever.
-    pub rnr_retry_count: u8,
-    /// Bytes for the peer's program: at most 56 with a request, 196 with an acceptance.
-    pub private_data: &'a [u8],
-    /// Time limit for the peer's answer.
-    pub timeout: Duration,
-}
-
-impl Default for ConnectionOptions<'_> {
-    fn default() -> Self {
-        Self {
-            access: Access::ALL,
-            responder_resources: 16,
-            initiator_depth: 16,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            private_data: &[],
-            timeout: Duration::from_secs(20),
-        }
-    }
-}
 
 /// The way to a listener: its device on this host is known.
 #[derive(Debug)]

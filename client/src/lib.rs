@@ -92,6 +92,7 @@ mod cancellation;
 mod channel;
 pub mod cm;
 mod connection;
+mod connection_options;
 mod cq;
 mod device;
 mod environment;
@@ -125,7 +126,8 @@ pub use batch::SendBatch;
 #[doc(hidden)]
 pub use cancellation::NoCancellation;
 pub use channel::CompletionChannel;
-pub use connection::{Connection, ConnectionOptions, ConnectionRequest, Listener, Route};
+pub use connection::{Connection, ConnectionRequest, Listener, Route};
+pub use connection_options::ConnectionOptions;
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 #[doc(hidden)]

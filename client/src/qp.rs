@@ -20,7 +20,6 @@ use zerocopy::IntoBytes;
 
 pub use self::builder::QpBuilder;
 use crate::{
-    batch::SendBatch,
     cq::{CompletionQueue, QpWork},
     device::{Device, DeviceInner},
     error::{Error, Result},
@@ -70,7 +69,7 @@ pub struct QueuePair {
     psn: u32,
     state: AtomicU32,
     work: Arc<QpWork>,
-    send: Exclusive<PostSide<SEND_SLOT_WORDS_MAX>>,
+    pub(crate) send: Exclusive<PostSide<SEND_SLOT_WORDS_MAX>>,
     recv: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
 }
 
@@ -191,12 +190,6 @@ impl QueuePair {
         let mut side = self.recv.enter();
         let posted = all_that_fit(requests, |request| self.push_recv(&mut side, request));
         self.finish(&side.ring, posted)
-    }
-
-    /// Starts a batch of send work requests, published together. Other threads cannot post sends to
-    /// this queue pair until the batch is committed or dropped.
-    pub fn send_batch(&self) -> SendBatch<'_> {
-        SendBatch::new(self, self.send.enter())
     }
 
     pub(crate) fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {

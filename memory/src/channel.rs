@@ -22,7 +22,7 @@ use roced_types::Cqn;
 use zerocopy::IntoBytes;
 
 use super::{
-    queues::ArmWord,
+    arm_word::ArmWord,
     users::{SharedFd, UserAccount},
     waking::{OwesEvents, WakeTrust},
 };

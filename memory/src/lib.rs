@@ -28,8 +28,10 @@
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings of queue pairs, CQs and SRQs |
+//! | `arm_word.rs` | words by which programs ask for events of CQs |
 
 pub mod access_log;
+mod arm_word;
 pub mod backing;
 pub mod channel;
 pub(crate) mod chores;

@@ -14,8 +14,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    ptr::NonNull,
-    sync::{Arc, atomic::AtomicU32},
+    sync::Arc,
 };
 
 use nix::{
@@ -35,6 +34,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     access_log::touch,
+    arm_word::ArmWord,
     channel::{CqChannel, CqEvents},
     mapping::{Mapping, Writers},
     quota::Room,
@@ -222,31 +222,6 @@ impl CqRing {
     }
 }
 
-/// The arm word of a completion queue.
-#[derive(Debug)]
-pub(crate) struct ArmWord {
-    word: NonNull<AtomicU32>,
-    _keep: Arc<Mapping>,
-}
-
-// SAFETY: `word` points into the mapping that `_keep` keeps alive, reached only as an atomic.
-unsafe impl Send for ArmWord {}
-
-// SAFETY: the same.
-unsafe impl Sync for ArmWord {}
-
-impl ArmWord {
-    fn new(mapping: &Arc<Mapping>) -> Self {
-        Self { word: mapping.at(0, 4).cast(), _keep: Arc::clone(mapping) }
-    }
-
-    pub(crate) fn word(&self) -> &AtomicU32 {
-        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new`, mapped while
-        // `_keep` lives; all code of this process accesses them as an atomic.
-        unsafe { self.word.as_ref() }
-    }
-}
-
 /// One session's doorbells on one worker, and the eventfd by which its client wakes that worker.
 #[derive(Debug)]
 pub struct WorkerSession {
@@ -345,7 +320,10 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
+    use std::{
+        os::fd::AsRawFd as _,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     use nix::sys::socket::{MsgFlags, recv};
     use roced_abi::{arm::CompletionRequest, control::ChannelEvent, layout::armed};
@@ -420,7 +398,7 @@ mod tests {
         let (mut cq_rings, _theirs) = self::cq_rings(1);
         let consumed = cq_rings[0].events.arm._keep.at(CqLayout::new(4, 1).expect("small").cq_ring_offset(0) + 64, 4);
         // SAFETY: the consumer index of the ring, mapped and aligned, an atomic for all code.
-        unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, std::sync::atomic::Ordering::Relaxed);
+        unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, Ordering::Relaxed);
         let overrun = (0..5).map(|_| complete(&mut cq_rings[0], 0)).find(Result::is_err);
         assert_eq!(overrun, Some(Err(CqOverrun)));
     }
@@ -434,7 +412,7 @@ mod tests {
         arm::arm(cq_rings[0].events.arm.word(), CompletionRequest::Any);
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
-        assert_eq!(cq_rings[0].events.arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
+        assert_eq!(cq_rings[0].events.arm.word().load(Ordering::Relaxed), armed::ANY);
         while received(&theirs).is_some() {}
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
@@ -457,8 +435,8 @@ mod tests {
     #[test]
     fn workers_sleep_each_for_itself() {
         let board = SleepBoard::create(3).expect("a page");
-        board.worker(1).asleep().store(1, std::sync::atomic::Ordering::Relaxed);
-        let asleep = |index| board.worker(index).asleep().load(std::sync::atomic::Ordering::Relaxed);
+        board.worker(1).asleep().store(1, Ordering::Relaxed);
+        let asleep = |index| board.worker(index).asleep().load(Ordering::Relaxed);
         assert_eq!((asleep(0), asleep(1), asleep(2)), (0, 1, 0));
     }
 }

@@ -5,7 +5,7 @@
 
 use roced_types::Pdn;
 
-use crate::{qp::PathState, reject::Reject, table::Table};
+use crate::{path_state::PathState, reject::Reject, table::Table};
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]

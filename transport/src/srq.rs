@@ -14,7 +14,7 @@ use alloc::{boxed::Box, collections::VecDeque};
 
 use roced_types::{Pdn, QpSizes, Sge, Srqn};
 
-use crate::{qp::RecvQueue, reject::Reject, table::Table, work::RecvWork};
+use crate::{recv_queue::RecvQueue, reject::Reject, table::Table, work::RecvWork};
 
 /// Configuration of a shared receive queue; constant for its life.
 #[derive(Clone, Copy, Debug)]

@@ -25,45 +25,13 @@ use super::{
     XdpError,
     error::{errno, missing_capability},
 };
-use crate::XdpMode;
+use crate::{AttachedMode, XdpMode};
 
 /// Capability for attaching; checked only if the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] = [
     (Capability::CAP_NET_ADMIN, "attaching an XDP program to an interface"),
     (Capability::CAP_BPF, "loading an XDP program"),
 ];
-
-/// Where an attached program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachedMode {
-    /// In the driver.
-    Native,
-    /// In the network stack, after the driver.
-    Generic,
-}
-
-impl AttachedMode {
-    /// As the config says it.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-
-    const fn flag(self) -> Attach {
-        match self {
-            Self::Native => Attach::Driver,
-            Self::Generic => Attach::Skb,
-        }
-    }
-}
-
-impl fmt::Display for AttachedMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
 
 /// The program, attached. Dropping it detaches.
 pub struct XdpProgram {
@@ -194,8 +162,15 @@ fn attach_in_mode(program: &mut Xdp, interface: &str, mode: XdpMode) -> Result<(
     }
 }
 
+const fn flag(mode: AttachedMode) -> Attach {
+    match mode {
+        AttachedMode::Native => Attach::Driver,
+        AttachedMode::Generic => Attach::Skb,
+    }
+}
+
 fn attach_link(program: &mut Xdp, interface: &str, mode: AttachedMode) -> Result<(FdLink, AttachedMode), XdpError> {
-    let id = program.attach(interface, mode.flag()).map_err(|error| attach_error(error, interface, mode))?;
+    let id = program.attach(interface, flag(mode)).map_err(|error| attach_error(error, interface, mode))?;
     let not_a_link = || XdpError::NotALink { interface: interface.into() };
     if !is_fd_link(&id) {
         // Detached by its id: once turned into anything else, aya forgets how to.

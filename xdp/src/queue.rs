@@ -1,6 +1,6 @@
 //! One RX and TX queue of an interface, as a worker uses it.
 
-use std::{os::fd::BorrowedFd, time::Duration};
+use std::os::fd::BorrowedFd;
 
 use roced_transport::io::{Abort, Egress, EmitError, FrameMut, Segments, Wire};
 use tracing::info;
@@ -11,53 +11,7 @@ use super::{
     socket::{self, BoundSocket},
     transmit::Transmit,
 };
-use crate::{CopyMode, tx_queues::has_tx_queue};
-
-/// Queue and sizes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicQueueConfig {
-    /// The interface.
-    pub interface: Box<str>,
-    /// Number of the RX queue; frames go out by the TX queue of the same number.
-    pub queue: u32,
-    /// Whether the driver or the kernel moves the frames.
-    pub copy_mode: CopyMode,
-    /// MTU of the link: the queue takes frames of this length, if the kernel and the driver can.
-    pub link_mtu_bytes: u32,
-    /// Chunks of frame memory: `tx_ring_entries` of them send, the others receive.
-    pub umem_frames: u32,
-    /// Bytes of a chunk, a power of two from 2048 to 4096; 256 of them are the kernel's.
-    pub chunk_bytes: u32,
-    /// Entries of the RX ring, a power of two like the next three.
-    pub rx_ring_entries: u32,
-    /// Entries of the TX ring.
-    pub tx_ring_entries: u32,
-    /// Entries of the fill ring.
-    pub fill_ring_entries: u32,
-    /// Entries of the completion ring.
-    pub completion_ring_entries: u32,
-    /// How long a busy queue is tried again.
-    pub busy_deadline: Duration,
-}
-
-impl NicQueueConfig {
-    /// A queue of an interface with the default sizes.
-    pub fn new(interface: &str, queue: u32) -> Self {
-        Self {
-            interface: interface.into(),
-            queue,
-            copy_mode: CopyMode::Auto,
-            link_mtu_bytes: 9000,
-            umem_frames: 4096,
-            chunk_bytes: 4096,
-            rx_ring_entries: 2048,
-            tx_ring_entries: 2048,
-            fill_ring_entries: 2048,
-            completion_ring_entries: 2048,
-            busy_deadline: Duration::from_secs(3),
-        }
-    }
-}
+use crate::{NicQueueConfig, tx_queues::has_tx_queue};
 
 /// A bound queue. Its worker owns it; nothing in it is shared with another thread.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use roced_types::{QpAttributes, attribute, state};
 
 use super::{CmIdentifier, CmParameters, CmRoute};
 use crate::{
-    connection::ConnectionOptions,
+    connection_options::ConnectionOptions,
     error::{Error, Result},
     qp::QueuePair,
 };

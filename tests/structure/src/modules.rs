@@ -23,12 +23,7 @@ pub(crate) struct Closing {
 }
 
 /// Imports that close circles of modules: without them no crate has one.
-pub(crate) const CLOSING: [Closing; 17] = [
-    closing("xdp", "error", "program", "AttachedMode"),
-    closing("xdp", "socket", "queue", "NicQueueConfig"),
-    closing("transport", "ah", "qp", "PathState"),
-    closing("transport", "srq", "qp", "RecvQueue"),
-    closing("memory", "channel", "queues", "ArmWord"),
+pub(crate) const CLOSING: [Closing; 10] = [
     closing(
         "memory",
         "quota",
@@ -47,8 +42,6 @@ pub(crate) const CLOSING: [Closing; 17] = [
         "stall_budget",
         "a user has a budget, and a budget that is spent ends sessions of its user",
     ),
-    closing("client", "qp", "batch", "SendBatch"),
-    closing("client", "cm", "connection", "ConnectionOptions"),
     closing(
         "client",
         "device",

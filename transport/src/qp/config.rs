@@ -1,9 +1,8 @@
-//! The fixed parts of a queue pair, and the state of its path.
+//! The fixed parts of a queue pair.
 
 use roced_types::{Cqn, Pdn, QpSizes, Qpn};
 
 use super::service_type::ServiceType;
-use crate::{io::Egress, wire::path::Path};
 
 /// Creation parameters of a queue pair; constant for its life.
 #[derive(Clone, Copy, Debug)]
@@ -27,29 +26,4 @@ pub struct QpConfig {
     /// End-to-end flow control (IBTA v1 9.7.7.2), for reliable connections: advertises posted
     /// receives to the peer and obeys the credits that the peer advertises.
     pub credits: bool,
-}
-
-/// State of the path to the peer.
-#[derive(Clone, Copy, Debug)]
-pub enum PathState {
-    /// Resolution of the next hop's address is in progress: frames wait.
-    Resolving,
-    /// Resolved.
-    Ready(Path),
-    /// The next hop does not answer: frames are counted and dropped, so that retries run out.
-    Unreachable,
-}
-
-impl PathState {
-    /// Name of the state, as `rocectl qps` shows it.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Resolving => "resolving",
-            Self::Ready(path) => match path.via() {
-                Egress::Nic { .. } | Egress::Group { .. } => "nic",
-                Egress::HandOver { .. } | Egress::SameDevice => "local",
-            },
-            Self::Unreachable => "unreachable",
-        }
-    }
 }

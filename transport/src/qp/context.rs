@@ -4,7 +4,7 @@
 use roced_types::{CompletionOp, Cqn, Sge, Status, event};
 
 use super::{
-    QpBase, RecvQueue, State,
+    QpBase, State,
     base::Received,
     events::FailureCause,
     send_queue::{SendEntry, SendQueue},
@@ -15,6 +15,7 @@ use crate::{
     counters::QpCount,
     io::{App, WorkCompletion},
     mr::MrTable,
+    recv_queue::RecvQueue,
     reject::DropReason,
     srq::Srqs,
 };

@@ -27,7 +27,6 @@ mod ownership;
 mod placement;
 mod probe;
 mod progress;
-mod recv_queue;
 mod reliable;
 mod replay;
 mod requester;
@@ -59,7 +58,7 @@ use self::{
     send_queue::SendQueue,
 };
 pub use self::{
-    config::{PathState, QpConfig},
+    config::QpConfig,
     events::{FailureCause, LossCounts, QpEvent, QpFailure, Subject},
     key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
@@ -70,7 +69,6 @@ pub use self::{
 };
 pub(crate) use self::{
     context::{EndpointContext, Transmission},
-    recv_queue::RecvQueue,
     responder::{LastAcknowledgment, ends, is_plain},
 };
 #[cfg(test)]
@@ -79,6 +77,7 @@ pub(crate) use self::{
     likelihood::{JUMP_MAX, JUMP_MIN, JUMP_TIME, OTHER_PORT_PSNS, RUN_MIN, RUN_REACH},
     responder::AHEAD_FIRST,
 };
+pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
     congestion::in_flight::InFlightShare,
@@ -87,6 +86,7 @@ use crate::{
     io::{App, FrameOrigin, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
+    recv_queue::RecvQueue,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
     wire::{frame::Packet, headers::Headers, path::Path},

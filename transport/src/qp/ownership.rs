@@ -2,8 +2,8 @@
 
 use roced_types::QpSizes;
 
-use super::{Qp, recv_queue::RecvQueue, replay::ReplayMemory, send_queue::SendQueue};
-use crate::fair::FairOwner;
+use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
+use crate::{fair::FairOwner, recv_queue::RecvQueue};
 
 impl Qp {
     /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
