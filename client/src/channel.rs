@@ -27,6 +27,32 @@ use crate::{
 ///
 /// A completion queue reports once for each [`CompletionQueue::arm`]. Poll the queue after arming
 /// it and before waiting: completions that arrived earlier are not reported.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use roced_client::{Completion, CqOptions, Device, Notify};
+///
+/// # fn main() -> roced_client::Result<()> {
+/// let device = Device::open("roce0")?;
+/// let channel = device.channel()?;
+/// let options = CqOptions { entries: 64, channel: Some(&channel), ..CqOptions::default() };
+/// let cq = device.completion_queue_with(&options)?;
+/// // Queue pairs with this completion queue have work posted here.
+/// let mut done = [Completion::EMPTY; 16];
+/// loop {
+///     cq.arm(Notify::Any);
+///     let count = cq.poll(&mut done)?;
+///     for completion in &done[..count] {
+///         println!("work request {} is complete: {:?}", completion.wr_id, completion.status);
+///     }
+///     if count == 0 && channel.wait(Duration::from_secs(10))?.is_none() {
+///         break;
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     pub(crate) inner: Arc<ChannelInner>,

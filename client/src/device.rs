@@ -30,6 +30,21 @@ use crate::{
 
 /// An open device. Clones name the same device, which is closed when the last clone and every
 /// object created from it are gone.
+///
+/// ```no_run
+/// use roced_client::Device;
+///
+/// # fn main() -> roced_client::Result<()> {
+/// for name in Device::list()? {
+///     let device = Device::open(&name)?;
+///     println!("{name}: path MTU {} bytes", device.port()?.active_mtu_bytes);
+///     for entry in device.gids()? {
+///         println!("  GID {}: {}", entry.index, entry.gid);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(crate) inner: Arc<DeviceInner>,

@@ -37,6 +37,24 @@ use crate::{
 
 /// A queue pair. Any thread may post at any time. Dropping it destroys it; its work completes no
 /// more.
+///
+/// ```no_run
+/// use roced_client::{Access, ConnectOptions, Device, QpAddress, RecvRequest, SendRequest};
+///
+/// # fn exchange(address: QpAddress) -> roced_client::Result<QpAddress> { Ok(address) }
+/// # fn main() -> roced_client::Result<()> {
+/// let device = Device::open("roce0")?;
+/// let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
+/// let qp = pd.queue_pair(&cq, &cq).create()?;
+/// // The peer gets this address, and sends its own, by a channel of the program: a TCP connection.
+/// let peer: QpAddress = exchange(qp.address(1)?)?;
+/// let memory = pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// qp.connect(&peer, &ConnectOptions::default())?;
+/// qp.post_recv(&RecvRequest::new(&[memory.sge(..)]).id(1))?;
+/// qp.post_send(&SendRequest::send_inline(b"hello").id(2).signaled())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair {
     pd: Arc<PdInner>,
