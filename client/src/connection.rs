@@ -7,13 +7,14 @@
 //!   Listener::bind ─► ConnectionRequest ─ device ─► queue pair ─ accept ┘
 //! ```
 //!
-//! Peers may be programs of this crate, of librdmacm over roced, or of Linux's rdma_cm. Service: RC.
+//! Peers may be programs of this crate, of librdmacm over roced, or of Linux's rdma_cm. Service:
+//! RC.
 //!
 //! Each connection has an event channel of its own, a descriptor in both processes. A program with
 //! thousands of connections can have one for all: [`crate::cm`].
 
 use std::{
-    net::{IpAddr, SocketAddr, SocketAddrV6},
+    net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -27,7 +28,7 @@ use roced_abi::control::{CmAddress, CmChannelEvent, DeviceName, Index, ListDevic
 
 use crate::{
     access::Access,
-    cm::{CmChannel, CmIdentifier, CmSession, TakenCmEvent, cm_event, cm_family, cm_port_space, cm_service},
+    cm::{CmChannel, CmIdentifier, CmSession, TakenCmEvent, cm_event, cm_port_space, cm_service},
     error::{Error, Result},
     qp::QueuePair,
 };
@@ -117,7 +118,7 @@ impl Route {
     pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
         let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
         let OwnIdentifier { channel, id } = &identifier;
-        channel.resolve_address(*id, CmAddress::default(), cm_address(peer), RESOLVE_TIMEOUT_MS)?;
+        channel.resolve_address(*id, CmAddress::default(), peer.into(), RESOLVE_TIMEOUT_MS)?;
         identifier.expect(cm_event::ADDRESS_RESOLVED, timeout)?;
         channel.resolve_route(*id, RESOLVE_TIMEOUT_MS)?;
         identifier.expect(cm_event::ROUTE_RESOLVED, timeout)?;
@@ -137,8 +138,8 @@ impl Route {
     /// [`QueuePair::to_init`].
     ///
     /// # Errors
-    /// [`Error::NotConnected`]: the peer refused, or does not answer; private data that is too long;
-    /// the daemon is gone.
+    /// [`Error::NotConnected`]: the peer refused, or does not answer; private data that is too
+    /// long; the daemon is gone.
     pub fn connect(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier } = self;
         identifier.channel.connect(identifier.id, options.parameters(qp), options.private_data)?;
@@ -157,7 +158,7 @@ impl Listener {
     /// daemon is gone.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
-        identifier.channel.bind(identifier.id, cm_address(address))?;
+        identifier.channel.bind(identifier.id, address.into())?;
         identifier.channel.listen(identifier.id, BACKLOG)?;
         Ok(Self { identifier })
     }
@@ -347,40 +348,7 @@ fn next_event(channel: &CmChannel, deadline: Instant) -> Result<Option<TakenCmEv
     }
 }
 
-fn cm_address(of: SocketAddr) -> CmAddress {
-    let mut address = [0; 16];
-    let (family, scope) = match of {
-        SocketAddr::V4(v4) => {
-            address[..4].copy_from_slice(&v4.ip().octets());
-            (cm_family::IPV4, 0)
-        }
-        SocketAddr::V6(v6) => {
-            address = v6.ip().octets();
-            (cm_family::IPV6, v6.scope_id())
-        }
-    };
-    CmAddress { address, scope, family, port: of.port() }
-}
-
 fn socket_address(of: &CmAddress) -> Result<SocketAddr> {
-    let [a, b, c, d, ..] = of.address;
-    match of.family {
-        cm_family::IPV4 => Ok(SocketAddr::new(IpAddr::from([a, b, c, d]), of.port)),
-        cm_family::IPV6 => Ok(SocketAddrV6::new(of.address.into(), of.port, 0, of.scope).into()),
-        _ => Err(Error::Protocol { what: "an identifier without address" }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_survive_the_way_to_the_daemon() {
-        for address in ["10.0.0.1:7", "[fd00::1]:65535", "0.0.0.0:0"] {
-            let address: SocketAddr = address.parse().expect("an address");
-            assert_eq!(socket_address(&cm_address(address)).expect("of a known family"), address);
-        }
-        assert!(socket_address(&CmAddress::default()).is_err());
-    }
+    let address = of.socket_address().ok().flatten();
+    address.ok_or(Error::Protocol { what: "an identifier without address" })
 }

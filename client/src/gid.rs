@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use roced_types::{address_of, gid_of};
+use roced_types::{address_of, gid_of, is_link_local};
 
 /// Address of a device's port: an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ impl Gid {
     }
 
     pub(crate) fn is_link_local(self) -> bool {
-        matches!(self.address(), IpAddr::V6(v6) if v6.is_unicast_link_local())
+        is_link_local(self.address())
     }
 }
 

@@ -141,7 +141,7 @@ pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
 pub use qp_address::{ConnectOptions, NotAQpAddress, QpAddress};
 pub use region_memory::RegionMemory;
 pub use roced_abi::control::Refusal;
-pub use roced_types::{CompletionOp, PKEYS_MAX, QpSizes, Sge, Status, attribute, state};
+pub use roced_types::{CompletionOp, PKEYS_MAX, QpSizes, Sge, Status, attribute, mtu_code, mtu_of_code, state};
 pub use service::{GRH_BYTES, MULTICAST_QPN, ServiceType};
 pub use srq::SharedReceiveQueue;
 pub use work::{RecvRequest, SendRequest};

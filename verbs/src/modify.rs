@@ -4,7 +4,7 @@
 
 use std::{ffi::c_int, mem, ptr};
 
-use roced_client::{NoCancellation, QpAttributes, attribute};
+use roced_client::{NoCancellation, QpAttributes, attribute, mtu_code};
 
 use crate::{
     abi::{
@@ -15,7 +15,7 @@ use crate::{
     ah::hop_limit,
     errno::{self, Errno, Result},
     qp::{self, Qp},
-    query::{PORT, mtu_bytes, mtu_code},
+    query::{PORT, mtu_bytes},
 };
 
 /// Bits of `ibv_qp_attr_mask` that the daemon knows nothing of.
@@ -130,7 +130,7 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
     QpAttr {
         qp_state: it.state,
         cur_qp_state: it.state,
-        path_mtu: mtu_code(it.path_mtu_bytes),
+        path_mtu: mtu_code(it.path_mtu_bytes).into(),
         path_mig_state: MIGRATED,
         qkey: it.qkey,
         rq_psn: it.rq_psn,

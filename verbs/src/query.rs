@@ -3,7 +3,9 @@
 
 use std::{ffi::c_int, mem, ptr};
 
-use roced_client::{DeviceAttributes, Gid, NoCancellation, PKEYS_MAX, PortAttributes, RoceVersion};
+use roced_client::{
+    DeviceAttributes, Gid, NoCancellation, PKEYS_MAX, PortAttributes, RoceVersion, mtu_code, mtu_of_code,
+};
 
 use crate::{
     abi::{
@@ -178,7 +180,7 @@ unsafe fn port_attr(context: *mut Face, port: u8) -> Result<PortAttr> {
         // IBV_PORT_ACTIVE or IBV_PORT_DOWN.
         state: if it.active { 4 } else { 1 },
         max_mtu: 5,
-        active_mtu: mtu_code(it.active_mtu_bytes),
+        active_mtu: mtu_code(it.active_mtu_bytes).into(),
         gid_tbl_len: c_int::try_from(gid_places(&it)).unwrap_or(c_int::MAX),
         // IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS.
         port_cap_flags: 1 << 16 | 1 << 26,
@@ -237,14 +239,9 @@ pub(crate) unsafe extern "C" fn port_speed(context: *mut Face, port: u32, speed:
     errno::number(mbit_per_s().map(|mbit_per_s| unsafe { speed.write(mbit_per_s / 100) }))
 }
 
-/// `enum ibv_mtu` of bytes.
-pub(crate) fn mtu_code(bytes: u32) -> u32 {
-    bytes.checked_ilog2().map_or(0, |log| log.saturating_sub(7))
-}
-
 /// Bytes of an `enum ibv_mtu`.
 pub(crate) fn mtu_bytes(code: u32) -> Result<u32> {
-    if (1..=5).contains(&code) { Ok(128 << code) } else { Err(Errno::INVALID) }
+    u8::try_from(code).ok().and_then(mtu_of_code).ok_or(Errno::INVALID)
 }
 
 /// `ibv_query_gid`. An entry that is empty is zeros.

@@ -5,6 +5,8 @@ use core::{
     time::Duration,
 };
 
+use roced_types::is_link_local;
+
 use super::{CmErrno, EventKind, Host, IdKey, IdService, IdState, Identifier, Identifiers, any_of, ports::PortUse};
 use crate::connection::PeerAddress;
 
@@ -246,10 +248,10 @@ impl Identifiers {
         Ok(())
     }
 
-    /// Sets an option. When it counts, and up to which state it may be set, is as in Linux: the type
-    /// of service until the route is resolved, the ACK timeout until the queue pair is connected;
-    /// sharing of a port may begin in any state but that of a listener and end before the port is
-    /// bound; one family alone until the identifier listens.
+    /// Sets an option. When it counts, and up to which state it may be set, is as in Linux: the
+    /// type of service until the route is resolved, the ACK timeout until the queue pair is
+    /// connected; sharing of a port may begin in any state but that of a listener and end before
+    /// the port is bound; one family alone until the identifier listens.
     ///
     /// # Errors
     /// [`CmErrno::Invalid`].
@@ -304,10 +306,6 @@ impl Identifier {
 /// Linux takes the loopback address for all addresses.
 const fn is_any(address: IpAddr) -> bool {
     address.is_unspecified() || address.is_loopback()
-}
-
-const fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 const fn scope_of(address: SocketAddr) -> u32 {

@@ -2,7 +2,7 @@
 
 use core::{net::SocketAddr, time::Duration};
 
-use roced_types::Qpn;
+use roced_types::{Qpn, mtu_code};
 
 use super::{CmErrno, Host, IdKey, IdService, IdState, Identifier, Identifiers};
 use crate::{
@@ -336,19 +336,6 @@ impl Identifier {
     }
 }
 
-/// Code of a path MTU: 1 is 256 bytes, 5 is 4096.
-const fn mtu_code(bytes: u32) -> u8 {
-    bytes.ilog2().saturating_sub(7) as u8
-}
-
-/// Path MTU of a code, bytes; `None` of codes that IBTA does not define.
-pub(super) const fn mtu_of_code(code: u8) -> Option<u32> {
-    match code {
-        1..=5 => Some(128 << code),
-        _ => None,
-    }
-}
-
 /// `data` in front of zeros.
 fn padded<const BYTES: usize>(data: &[u8], max: usize) -> Result<[u8; BYTES], CmErrno> {
     if data.len() > max {
@@ -373,17 +360,4 @@ fn behind<const BYTES: usize>(header: [u8; CmaHeader::BYTES], data: &[u8], max: 
 /// Port space of the service that an identifier of it has unless it says otherwise.
 pub(super) const fn is_datagram(space: PortSpace) -> bool {
     matches!(space, PortSpace::Udp | PortSpace::Ipoib)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_of_path_mtus() {
-        for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
-            assert_eq!((mtu_code(bytes), mtu_of_code(code)), (code, Some(bytes)));
-        }
-        assert_eq!([0, 6, 15].map(mtu_of_code), [None; 3]);
-    }
 }

@@ -5,13 +5,13 @@ use core::{
     time::Duration,
 };
 
-use roced_types::address_of;
+use roced_types::{address_of, mtu_of_code};
 
 use super::{
     BACKLOG_MAX, CmErrno, DeviceAddress, EventKind, Host, IdEvent, IdKey, IdPath, IdService, IdState, Identifier,
     Identifiers, Parameters,
     address::{ANYWHERE, link_scope},
-    connecting::{is_datagram, mtu_of_code},
+    connecting::is_datagram,
     postponed::WaitingLine,
     unconfirmed::AskedListener,
 };

@@ -1,10 +1,10 @@
 //! Identifiers, addresses and events as the client ABI has them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 
 use roced_abi::control::{
-    CM_NO_DEVICE, CmAddress, CmChannelEvent, CmParameters, CmPath, CmRoute, cm_event, cm_family, cm_option,
-    cm_port_space, cm_service,
+    CM_NO_DEVICE, CmAddress, CmChannelEvent, CmParameters, CmPath, CmRoute, cm_event, cm_option, cm_port_space,
+    cm_service,
 };
 use roced_cm::{
     identifiers::{CmErrno, EventKind, IdEvent, IdOption, IdRoute, IdService, Parameters},
@@ -23,30 +23,11 @@ const PKEY: u16 = 0xffff;
 /// # Errors
 /// [`CmErrno::Family`].
 pub(super) fn address(of: &CmAddress) -> Result<Option<SocketAddr>, CmErrno> {
-    let [a, b, c, d, ..] = of.address;
-    match of.family {
-        cm_family::NONE => Ok(None),
-        cm_family::IPV4 => Ok(Some(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), of.port))),
-        cm_family::IPV6 => Ok(Some(SocketAddrV6::new(Ipv6Addr::from(of.address), of.port, 0, of.scope).into())),
-        _ => Err(CmErrno::Family),
-    }
+    of.socket_address().map_err(|_| CmErrno::Family)
 }
 
 fn cm_address(of: Option<SocketAddr>) -> CmAddress {
-    let Some(address) = of else { return CmAddress::new_zeroed() };
-    let (bytes, family) = match address.ip() {
-        IpAddr::V4(v4) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&v4.octets());
-            (bytes, cm_family::IPV4)
-        }
-        IpAddr::V6(v6) => (v6.octets(), cm_family::IPV6),
-    };
-    let scope = match address {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(v6) => v6.scope_id(),
-    };
-    CmAddress { address: bytes, scope, family, port: address.port() }
+    of.map_or_else(CmAddress::default, CmAddress::from)
 }
 
 /// Addresses of an identifier, as its client knows them.

@@ -418,7 +418,9 @@ impl ConnectionService {
 
     fn remove_channel(&mut self, number: u32) -> Option<SessionId> {
         let session = self.channels.remove(&number)?.session;
-        if let Some(count) = self.owners.get(&session).and_then(|owner| self.channels_of_account.get_mut(&owner.account)) {
+        if let Some(count) =
+            self.owners.get(&session).and_then(|owner| self.channels_of_account.get_mut(&owner.account))
+        {
             *count -= 1;
         }
         Some(session)

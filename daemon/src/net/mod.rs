@@ -35,7 +35,7 @@ use netlink_packet_route::{
     neighbour::NeighbourMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use roced_types::DeviceId;
+use roced_types::{DeviceId, is_link_local};
 use roced_xdp::netlink::Requests;
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -216,12 +216,14 @@ impl Net {
         Ok(net)
     }
 
-    /// Sets how long a neighbor may take to answer, for destinations that are asked for from now on.
+    /// Sets how long a neighbor may take to answer, for destinations that are asked for from now
+    /// on.
     pub fn set_resolve_timeout(&mut self, timeout: Duration) {
         self.resolve_timeout = timeout;
     }
 
-    /// From now on there is no way to hosts of these networks, nor for destinations that are followed.
+    /// From now on there is no way to hosts of these networks, nor for destinations that are
+    /// followed.
     pub fn set_denied(&mut self, denied: Vec<IpNet>) {
         if self.denied != denied {
             self.denied = denied;
@@ -398,8 +400,8 @@ impl Net {
         Ok((self.follows.add(follow), next))
     }
 
-    /// Whether `destination` is followed only by asking its neighbor first: the kernel does not know
-    /// its MAC address.
+    /// Whether `destination` is followed only by asking its neighbor first: the kernel does not
+    /// know its MAC address.
     pub fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool {
         let view = self.look(&mut Follow::new(device, source, destination), true, Instant::now());
         matches!(view, View::Asked | View::Silent)
@@ -628,10 +630,6 @@ impl From<Option<(u32, IpAddr)>> for Concerns {
     fn from(neighbor: Option<(u32, IpAddr)>) -> Self {
         neighbor.map_or(Self::Nothing, |(ifindex, address)| Self::Neighbor(ifindex, address))
     }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Makes the kernel find the hop's MAC address, or make sure of it, unless it is at it or sure

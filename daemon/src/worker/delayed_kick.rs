@@ -6,11 +6,10 @@
 //! but acknowledgments to send, therefore yields the core to the clients first; a reply then leaves
 //! by the same call.
 //!
-//! Yielding the core may cost a time slice if another thread computes on it: `yield_pause`.
+//! Yielding the core may cost a time slice if another thread computes on it: [`YieldPause`].
 
+use roced_abi::yield_pause::YieldPause;
 use roced_transport::clock::Nanos;
-
-use super::yield_pause::YieldPause;
 
 /// A yield that took longer was used by a computing thread. A guess: several times the reply time
 /// of a client.
@@ -27,21 +26,21 @@ pub struct DelayedKick {
 impl DelayedKick {
     /// Creates the state of a worker that delays nothing yet.
     pub const fn new() -> Self {
-        Self { since: None, pause: YieldPause::new(LONG_YIELD) }
+        Self { since: None, pause: YieldPause::new(LONG_YIELD.0) }
     }
 
     /// A poll iteration begins at `now`. Says whether acknowledgments waited for it: they do not
     /// wait longer.
     pub fn on_poll(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
-        self.pause.on_return(since, now);
+        self.pause.on_return(since.0, now.0);
         true
     }
 
     /// The poll iteration that began at `now` would have its acknowledgments wait for the next.
     /// Says whether it may; the core is to be yielded in that case.
     pub fn wait(&mut self, now: Nanos) -> bool {
-        let may = self.pause.may_yield(now);
+        let may = self.pause.may_yield(now.0);
         self.since = may.then_some(now);
         may
     }

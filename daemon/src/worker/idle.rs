@@ -6,7 +6,7 @@
 //!   thread needs it.
 //! * **sleep**: as yield for a configured time, then block until something happens; at once while
 //!   other threads compute on the core, for the kernel prefers a thread that wakes to them, and one
-//!   that yields waits for all of them (`yield_pause`).
+//!   that yields waits for all of them ([`YieldPause`]).
 //!
 //! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its [`Waker`]
 //! and its sessions' wake eventfds. The sockets are in no set: a socket in a set always
@@ -30,10 +30,13 @@ use nix::{
         time::TimeSpec,
     },
 };
-use roced_abi::doorbell::{WorkerState, announce_awake, announce_sleep};
+use roced_abi::{
+    doorbell::{WorkerState, announce_awake, announce_sleep},
+    yield_pause::YieldPause,
+};
 use roced_transport::clock::Nanos;
 
-use super::{wake::Waker, yield_pause::YieldPause};
+use super::wake::Waker;
 
 /// A yield that took longer was used by a thread that computes or moves data, not by one that waits
 /// for the worker. The shortest time slice of Linux is 0.7 ms.
@@ -77,7 +80,7 @@ pub struct Idle {
 impl Idle {
     /// For a worker that begins at `now`.
     pub const fn new(policy: Policy, now: Nanos) -> Self {
-        Self { policy, last_work: now, yielded: None, pause: YieldPause::new(LONG_YIELD) }
+        Self { policy, last_work: now, yielded: None, pause: YieldPause::new(LONG_YIELD.0) }
     }
 
     /// Whether others may run on its core.
@@ -87,13 +90,13 @@ impl Idle {
 
     /// Whether the worker may yield its core: not while other threads compute on it.
     pub fn may_yield(&self, now: Nanos) -> bool {
-        self.pause.may_yield(now)
+        self.pause.may_yield(now.0)
     }
 
     /// After the poll iteration that began at `now` and did something, or did not.
     pub fn after_poll(&mut self, now: Nanos, did_something: bool) -> Rest {
         if let Some(since) = self.yielded.take() {
-            self.pause.on_return(since, now);
+            self.pause.on_return(since.0, now.0);
         }
         if did_something {
             self.last_work = now;
@@ -102,7 +105,7 @@ impl Idle {
         match self.policy {
             Policy::Spin => Rest::Again,
             Policy::Yield => Rest::Yield,
-            Policy::Sleep { spin } if now - self.last_work < spin && self.pause.may_yield(now) => {
+            Policy::Sleep { spin } if now - self.last_work < spin && self.pause.may_yield(now.0) => {
                 self.yielded = Some(now);
                 Rest::Yield
             }

@@ -39,4 +39,3 @@ pub mod tx_dispatch;
 pub mod wake;
 pub mod worker_memory;
 pub mod workers;
-mod yield_pause;

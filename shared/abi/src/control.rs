@@ -12,6 +12,7 @@
 mod body;
 mod calls;
 mod cm;
+mod cm_address;
 mod device;
 pub mod limit;
 mod memory;

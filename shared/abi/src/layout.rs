@@ -13,10 +13,6 @@ use super::{
     wqe::{RecvWqe, SendWqe},
 };
 
-const fn at_least_one(number: u32) -> u32 {
-    if number == 0 { 1 } else { number }
-}
-
 /// The rings of a queue pair in its memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpLayout {
@@ -101,7 +97,7 @@ impl CqLayout {
         if entries > COMPLETIONS_MAX || cq_rings == 0 || cq_rings > WORKERS_MAX {
             return None;
         }
-        let cq_ring = RingShape::new(at_least_one(entries).next_power_of_two(), size_of::<Cqe>() as u32);
+        let cq_ring = RingShape::new(entries.next_power_of_two(), size_of::<Cqe>() as u32);
         Some(Self {
             cq_ring,
             cq_rings,

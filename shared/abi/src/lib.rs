@@ -27,6 +27,7 @@ pub mod layout;
 pub mod ring;
 pub mod sync;
 pub mod wqe;
+pub mod yield_pause;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says
 /// so before anything else.

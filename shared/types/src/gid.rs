@@ -16,6 +16,11 @@ pub const fn gid_of(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Returns true if the address is a unicast IPv6 address of one link (`fe80::/10`).
+pub const fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 /// Returns the node GUID of a device: the EUI-64 of its MAC address, with the universal bit turned
 /// (RFC 4291, appendix A).
 pub const fn node_guid([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {

@@ -10,14 +10,16 @@ mod completion;
 pub mod event;
 mod gid;
 mod ids;
+mod mtu;
 mod qp;
 mod work_request;
 
 pub use completion::{CompletionOp, Status, completion_flags};
-pub use gid::{address_of, gid_of, node_guid};
+pub use gid::{address_of, gid_of, is_link_local, node_guid};
 pub use ids::{
     AccountId, Cqn, DeviceId, EndpointId, EndpointIds, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WORKERS_MAX, WorkerId,
 };
+pub use mtu::{mtu_code, mtu_of_code};
 pub use qp::{
     INLINE_BYTES_MAX, PKEYS_MAX, PRIVILEGED_QKEY, QpAttributes, QpSizes, SGE_MAX, WORK_REQUESTS_MAX, attribute,
     service, state,

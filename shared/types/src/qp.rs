@@ -42,8 +42,8 @@ impl QpSizes {
             return None;
         }
         Some(Self {
-            send_wrs: at_least_one(self.send_wrs).next_power_of_two(),
-            recv_wrs: at_least_one(self.recv_wrs).next_power_of_two(),
+            send_wrs: self.send_wrs.next_power_of_two(),
+            recv_wrs: self.recv_wrs.next_power_of_two(),
             send_sges: at_least_one(self.send_sges),
             recv_sges: at_least_one(self.recv_sges),
             inline_bytes: self.inline_bytes.next_multiple_of(8),

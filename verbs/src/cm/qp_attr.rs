@@ -1,10 +1,12 @@
 //! Attributes of a queue pair for the connection of an identifier (INIT_QP_ATTR).
 
-use roced_client::cm::{CmIdentifier, CmNegotiation, CmPath, cm_service};
+use roced_client::{
+    cm::{CmIdentifier, CmNegotiation, CmPath, cm_service},
+    mtu_code,
+};
 
 use super::{
     body::{AnswerRoom, Body, read},
-    query::mtu_code,
     table::{DeviceChannel, errno_of},
 };
 use crate::{
@@ -105,7 +107,7 @@ fn ready_to_receive(to: &mut KernelQpAttr, identifier: &CmIdentifier, connection
     let path = &identifier.route.path;
     to.qp_attr_mask |= mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
     to.ah_attr = ah_attr(path, path.remote_gid);
-    to.path_mtu = mtu_code(path.mtu_bytes);
+    to.path_mtu = mtu_code(path.mtu_bytes).into();
     to.dest_qp_num = connection.parameters.qpn;
     to.rq_psn = connection.starting_psn;
     if identifier.service == cm_service::RC {

@@ -2,7 +2,10 @@
 
 use std::mem::offset_of;
 
-use roced_client::cm::{CmIdentifier, CmPath};
+use roced_client::{
+    cm::{CmIdentifier, CmPath},
+    mtu_code,
+};
 
 use super::{
     address::{IB_BYTES, write_ib, write_ip},
@@ -156,7 +159,7 @@ fn path_data(path: &CmPath) -> [u8; PATH_BYTES] {
     record[50..52].copy_from_slice(&path.pkey.to_be_bytes());
     record[52..54].copy_from_slice(&u16::from(path.service_level & 0xf).to_be_bytes());
     let exactly = |value: u8| EXACTLY << 6 | value & 0x3f;
-    record[54] = exactly(mtu_code(path.mtu_bytes) as u8);
+    record[54] = exactly(mtu_code(path.mtu_bytes));
     record[55] = exactly(path.rate);
     record[56] = exactly(path.packet_life_time);
     data
@@ -173,7 +176,7 @@ fn path_record(path: &CmPath) -> KernelPathRec {
         raw_traffic: 0,
         flow_label: path.flow_label.to_be(),
         reversible: is_resolved.into(),
-        mtu: mtu_code(path.mtu_bytes),
+        mtu: mtu_code(path.mtu_bytes).into(),
         pkey: path.pkey.to_be(),
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
@@ -185,18 +188,6 @@ fn path_record(path: &CmPath) -> KernelPathRec {
         packet_life_time_selector: selector,
         packet_life_time: path.packet_life_time,
         preference: 0,
-    }
-}
-
-/// The code of a path MTU (`enum ibv_mtu`), 0 for none.
-pub(super) const fn mtu_code(bytes: u32) -> u32 {
-    match bytes {
-        0..256 => 0,
-        256..512 => 1,
-        512..1024 => 2,
-        1024..2048 => 3,
-        2048..4096 => 4,
-        _ => 5,
     }
 }
 
