@@ -24,7 +24,7 @@ const CALLS_AT_REST: i64 = 64;
 /// least.
 const BURST: Duration = Duration::from_millis(100);
 
-/// An account that is held back has the calls of that time, but one at least, when it is served
+/// An account that is throttled has the calls of that time, but one at least, when it is served
 /// again: the control thread turns to it no more often than that. A guess: others notice a few
 /// calls in between, and the account no more than it does of its rate.
 pub(crate) const PAUSE: Duration = Duration::from_millis(4);
@@ -130,7 +130,7 @@ impl CallRates {
         bucket.left -= parts.clamp(if is_call { PARTS } else { 0 }, CALLS_AT_REST * PARTS);
     }
 
-    /// When `account` is to be served again that is held back now.
+    /// When `account` is to be served again that is throttled now.
     pub(crate) fn due(&mut self, account: AccountId, per_second: u32, now: Instant) -> Instant {
         let missing = within(PAUSE, per_second).max(PARTS) - self.filled(account, per_second, now).left;
         let wait = Duration::from_nanos((missing.max(0) as u64).div_ceil(per_second.max(1).into()));

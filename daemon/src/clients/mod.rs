@@ -18,7 +18,6 @@ mod admission;
 mod cm;
 mod control;
 mod ending;
-mod held;
 mod nvidia;
 mod path;
 mod path_changes;
@@ -26,6 +25,7 @@ mod refused;
 mod serving;
 mod session;
 mod stalls;
+mod throttled;
 mod turns;
 mod unsealed;
 
@@ -61,11 +61,11 @@ pub use self::control::DeviceSetup;
 use self::{
     control::{CallHandler, Registry},
     ending::EndingSessions,
-    held::{HeldSessions, is_held},
     path_changes::PathChanges,
     serving::{ServiceStep, listen},
     session::{Session, SessionStage, WaitingCall},
     stalls::{DEBT_MAX, RecentlyEnded},
+    throttled::{ThrottledSessions, is_throttled},
     turns::Turns,
 };
 use crate::{
@@ -132,7 +132,7 @@ pub struct Clients {
     turns: Turns,
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.
-    held: HeldSessions,
+    throttled: ThrottledSessions,
     /// When threads of users that could not be begun are tried again.
     threads_due: Instant,
     reports: ThreadReports,
@@ -151,8 +151,8 @@ enum SessionEnd {
 }
 
 impl Clients {
-    /// Clients of these devices, that come by `listener`; its rules have these limits. `board` has a
-    /// place for each worker.
+    /// Clients of these devices, that come by `listener`; its rules have these limits. `board` has
+    /// a place for each worker.
     ///
     /// # Errors
     /// The kernel's: no file descriptors, no random bytes.
@@ -187,7 +187,7 @@ impl Clients {
             comings: UserLogLimiter::default(),
             turns: Turns::default(),
             call_rates: CallRates::default(),
-            held: HeldSessions::default(),
+            throttled: ThrottledSessions::default(),
             threads_due: Instant::now(),
             reports,
             events: vec![EpollEvent::empty(); EVENTS],
@@ -264,15 +264,22 @@ impl Clients {
         let waiting = self.waiting.iter().map(|(_, due)| *due);
         let threads = self.listener.users().are_threads_missing().then_some(self.threads_due);
         let changing = (!self.path_changes.is_empty()).then(Instant::now);
-        let own =
-            [ending, changing, threads, self.ending.due(), self.handshake_due(), self.held.due(), self.cm_deadline()];
+        let own = [
+            ending,
+            changing,
+            threads,
+            self.ending.due(),
+            self.handshake_due(),
+            self.throttled.due(),
+            self.cm_deadline(),
+        ];
         own.into_iter().flatten().chain(waiting).min()
     }
 
     /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
-        self.release_held(now);
+        self.release_throttled(now);
         if self.threads_due <= now && self.listener.users().are_threads_missing() {
             self.listener.users().begin_missing_threads();
             self.threads_due = now + THREAD_PAUSE;
@@ -482,7 +489,7 @@ impl Clients {
             let Some(session) = self.sessions.get(&number) else { return };
             let (account, waits) = (session.connection.peer().account, session.waiting.is_some());
             // A call that waits was let through before.
-            if !waits && self.is_held_back(number, account, clock.now()) {
+            if !waits && self.throttles(number, account, clock.now()) {
                 return;
             }
             let step = self.serve_one(number, environment);
@@ -535,8 +542,8 @@ impl Clients {
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
-        if is_held(&session) {
-            self.held.forget(peer.account, number);
+        if is_throttled(&session) {
+            self.throttled.forget(peer.account, number);
         }
         self.recently_ended.add(id, peer.account);
         // Its socket is closed by a thread of its user's.

@@ -56,9 +56,9 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
     /// In the socket: until its account may call again.
-    HeldBack,
-    /// In the socket: until descriptors of its user are closed, or a thread of the user has taken it
-    /// or sent the last reply.
+    Throttled,
+    /// In the socket: until descriptors of its user are closed, or a thread of the user has taken
+    /// it or sent the last reply.
     Unreceived,
     /// Before it posted work is sent, or mappings are unmapped.
     Received { message: Box<Message>, descriptor: Option<Descriptor>, last_work: LastWork },
