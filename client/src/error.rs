@@ -171,7 +171,7 @@ pub enum Error {
     #[error("this completion queue reports to a shared channel: wait on that one")]
     SharedChannel,
     /// Objects, such as a protection domain and a completion queue, belong to different devices.
-    #[error("objects of different devices do not go together")]
+    #[error("the objects belong to different devices")]
     OtherDevice,
     /// A range lies outside the memory.
     #[error("bytes {offset} to {offset} + {length} lie outside {size} bytes of memory")]
@@ -184,7 +184,7 @@ pub enum Error {
         size: usize,
     },
     /// A range of the program is not mapped, or is empty.
-    #[error("nothing is mapped at 0x{address:x}, or it is no bytes that were asked for")]
+    #[error("no memory is mapped at 0x{address:x}, or the length is 0")]
     NotMapped {
         /// The first address that is not mapped.
         address: usize,

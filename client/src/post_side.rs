@@ -27,7 +27,7 @@ impl<const WORDS: usize> PostSide<WORDS> {
         head.copy_from_slice(parts[0]);
         rest[..parts[1].len()].copy_from_slice(parts[1]);
         let words = (parts[0].len() + parts[1].len()).div_ceil(8);
-        self.ring.push(&self.slot[..words]).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+        self.ring.push(&self.slot[..words]).map_err(|_| Error::Protocol { what: "a ring index out of range" })
     }
 }
 

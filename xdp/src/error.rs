@@ -143,7 +143,7 @@ pub enum XdpError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// Sizes that do not go together.
+    /// Sizes that do not fit each other.
     #[error("queue {queue} of {interface}: {rule}")]
     BadSizes {
         /// The interface.

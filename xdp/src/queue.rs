@@ -77,7 +77,7 @@ impl NicQueue {
     /// Waits, but no longer than [`NicQueueConfig::busy_deadline`].
     ///
     /// # Errors
-    /// [`XdpError`], when sizes do not go together, the kernel refuses or the queue stays busy.
+    /// [`XdpError`], when sizes do not fit each other, the kernel refuses or the queue stays busy.
     pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
         let BoundSocket { receive, transmit, zerocopy, reason, frame_bytes_max } = socket::bind(config)?;
         info!(interface = &*config.interface, queue = config.queue, zerocopy, reason, frame_bytes_max, "queue bound");

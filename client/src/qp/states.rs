@@ -242,7 +242,7 @@ impl QueuePair {
 }
 
 fn is_drained(ring: &mut ProducerRing, entries: u32) -> Result<bool> {
-    ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+    ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index out of range" })
 }
 
 /// The largest path MTU that both links carry.

@@ -6,8 +6,8 @@ use thiserror::Error;
 /// A violation of the client ABI. Its session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClientFault {
-    /// A ring index that cannot be true.
-    #[error("a ring index of queue pair {0} cannot be true")]
+    /// A ring index outside its range.
+    #[error("a ring index of queue pair {0} is out of range")]
     RingCorrupt(Qpn),
     /// An opcode byte that names no operation.
     #[error("work request opcode {0} is unknown")]
@@ -36,7 +36,7 @@ pub enum ClientFault {
     #[error("remote queue pair 0x{0:x} has more than 24 bits")]
     RemoteQpn(u32),
     /// As [`Self::RingCorrupt`], of a shared receive queue.
-    #[error("a ring index of {0} cannot be true")]
+    #[error("a ring index of {0} is out of range")]
     SharedRingCorrupt(Srqn),
     /// Receive work for a queue pair that takes its own from a shared queue.
     #[error("receive work for queue pair {0}, which has a shared receive queue")]

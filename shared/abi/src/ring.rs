@@ -61,7 +61,7 @@ impl RingShape {
     }
 }
 
-/// The other side's index cannot be true: it is broken or hostile.
+/// The other side's index is out of range: that side is broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingCorrupt;
 
