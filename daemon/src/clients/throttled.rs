@@ -46,7 +46,7 @@ impl ThrottledSessions {
 }
 
 impl Clients {
-    /// Throttles a session whose account has no calls left. Returns true if it is not to be served
+    /// Throttles a session of an account without calls left. Returns true if it is not to be served
     /// now.
     pub(super) fn throttles(&mut self, number: u32, account: AccountId, now: Instant) -> bool {
         let per_second = self.registry.ledger.calls_per_second(account);

@@ -1,4 +1,4 @@
-//! An event channel: a socket pair whose other end the program polls.
+//! An event channel: a socket pair, with its other end polled by the program.
 //!
 //! Written events are kept until the program has surely taken them, since an identifier that moves
 //! to another channel takes those with it that were not.

@@ -191,7 +191,7 @@ const COPY: &[AllowedCall] = calls![
 const USER: &[AllowedCall] = calls![
     SYS_recvmsg,
     SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
-    // Sockets whose other end has not received all.
+    // Sockets with data that the other end has not received.
     SYS_shutdown,
     SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
     SYS_fcntl: [&[is(1, libc::F_ADD_SEALS)]],
