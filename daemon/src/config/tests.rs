@@ -171,7 +171,8 @@ fn numbers_are_taken_up_to_their_last_allowed_value() {
 
 #[test]
 fn limits_of_the_connection_manager_have_bounds() {
-    let text = "[limits.cm]\nconnections = 1048576\nids_of_account = 1\nchannels_of_account = 2\ngroups_of_account = 3\n";
+    let text =
+        "[limits.cm]\nconnections = 1048576\nids_of_account = 1\nchannels_of_account = 2\ngroups_of_account = 3\n";
     let wanted =
         CmLimits { connections: 1 << 20, ids_of_account: 1, channels_of_account: Some(2), groups_of_account: 3 };
     assert_eq!(parsed(&format!("{text}{}", device(""))).limits.cm, wanted);
