@@ -28,11 +28,11 @@ use crate::clock::nanos_of;
 
 /// A poll iteration takes longer only where something is amiss: usual ones take some ten to a
 /// hundred microseconds.
-const LONG_POLL: u64 = 1_000_000;
+const LONG_POLL_NS: u64 = 1_000_000;
 
 /// Time between two accesses that is looked at while a worker measures. To be blocked and woken
 /// takes some ten microseconds; a guess.
-const LONG_ACCESS: u64 = 100_000;
+const LONG_ACCESS_NS: u64 = 100_000;
 
 /// The worker measures for as many times as long as a stall was.
 const MEASURED: u64 = 100;
@@ -112,7 +112,7 @@ impl StallMeter {
     fn access(&self, sessions: u64, now: u64) {
         let (before, since) = self.access.replace((sessions, now));
         let time = now.saturating_sub(since);
-        if time >= LONG_ACCESS && self.was_blocked(since) {
+        if time >= LONG_ACCESS_NS && self.was_blocked(since) {
             self.go_on(now, time);
             if before != 0 {
                 self.add(before, time);
@@ -148,7 +148,7 @@ impl StallMeter {
     /// A poll iteration that was not measured is over, or the sleep after one.
     fn look_back(&self, since: u64, now: u64, is_poll: bool) {
         let time = now.saturating_sub(since);
-        if since == 0 || time < LONG_POLL || !self.was_blocked(since) {
+        if since == 0 || time < LONG_POLL_NS || !self.was_blocked(since) {
             return;
         }
         let (sessions, at) = self.lost.get();

@@ -22,7 +22,7 @@ const OF_PEER_MAX: usize = 256;
 
 /// A request that was not repeated for so long is given up by its peer: Linux repeats it after
 /// 4.6 s, and before version 6.2 after 6.1 s.
-const KEPT: Duration = Duration::from_secs(8);
+const KEPT_TIME: Duration = Duration::from_secs(8);
 
 /// Requests with the same right to a place: those of known peers at a listener, or of strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ impl Postponed {
         self.last += 1;
         let number = self.last;
         self.places.insert(name, (line, number));
-        let request = PostponedRequest { name, mad: *mad, until: now + KEPT };
+        let request = PostponedRequest { name, mad: *mad, until: now + KEPT_TIME };
         self.change(line, |requests| requests.insert(number, request));
         has_room
     }

@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// How long a peer is asked whether it has forgotten a connection: four times.
-const DOUBTED: Duration = Duration::from_secs(3);
+const FORGOTTEN_QUESTION_TIME: Duration = Duration::from_secs(3);
 
 /// How long a peer that may have forgotten a connection has to confirm it: some repetitions.
-const FORGOTTEN: Duration = Duration::from_secs(10);
+const FORGOTTEN_CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl ConnectionManager {
     /// Disconnects, or agrees that the peer does.
@@ -74,9 +74,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Gives up the attempt of a peer that was accepted, after a REJ. The peer may have confirmed: if
-    /// that was lost, and the REJ as well, it would take the connection for established for ever. So
-    /// it is disconnected, without the program.
+    /// Gives up the attempt of a peer that was accepted, after a REJ. The peer may have confirmed:
+    /// if that was lost, and the REJ as well, it would take the connection for established for
+    /// ever. So it is disconnected, without the program.
     pub(super) fn withdraw(&mut self, id: CommId, most: Duration, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.is_orphan = true;
@@ -108,10 +108,10 @@ impl ConnectionManager {
         self.enter_time_wait(id, now);
     }
 
-    /// The peer asks for a new connection of the same queue pair: it may have forgotten this one. But
-    /// any host can send that in its name, and a queue pair number is guessed soon. So the peer
-    /// decides: the connection is disconnected when it has answered a DREQ for no queue pair, which a
-    /// peer that has the connection drops (as Linux does).
+    /// The peer asks for a new connection of the same queue pair: it may have forgotten this one.
+    /// But any host can send that in its name, and a queue pair number is guessed soon. So the peer
+    /// decides: the connection is disconnected when it has answered a DREQ for no queue pair, which
+    /// a peer that has the connection drops (as Linux does).
     pub(super) fn doubt(&mut self, id: CommId, now: Duration) {
         let random = self.random.next();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -136,7 +136,8 @@ impl ConnectionManager {
         let mad = Mad { transaction, modifier: 0, message: CmMessage::Dreq(question) };
         // Another message is repeated, or this one: then the peer's next request asks again.
         if connection.deadline.is_none() {
-            connection.repeated = Some(Repeated { mad, sent: 1, is_counted: false, until: now + DOUBTED });
+            connection.repeated =
+                Some(Repeated { mad, sent: 1, is_counted: false, until: now + FORGOTTEN_QUESTION_TIME });
             self.set_deadline(id, Some(now + time::repetition(1, random)));
         }
         if is_first {
@@ -150,8 +151,8 @@ impl ConnectionManager {
     pub(super) fn shorten(&mut self, id: CommId, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(repeated) = connection.repeated.as_mut() else { return };
-        repeated.until = repeated.until.min(now + FORGOTTEN);
-        let deadline = connection.deadline.map(|at| at.min(now + FORGOTTEN));
+        repeated.until = repeated.until.min(now + FORGOTTEN_CONFIRMATION_TIMEOUT);
+        let deadline = connection.deadline.map(|at| at.min(now + FORGOTTEN_CONFIRMATION_TIMEOUT));
         self.set_deadline(id, deadline);
     }
 }

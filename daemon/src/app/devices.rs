@@ -39,19 +39,19 @@ use crate::{
 };
 
 /// The pause before an interface that could not be attached to is tried again.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// For this long after a change of its link an interface is watched closely, for that is when
 /// drivers stop to run the program: connections with usual time-outs survive until it is attached
 /// again.
-const CLOSELY: Duration = Duration::from_secs(5);
+const CLOSE_WATCH_TIME: Duration = Duration::from_secs(5);
 
 /// How often during that time; otherwise once a second.
-const CLOSE_LOOK: Duration = Duration::from_millis(100);
+const CLOSE_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A driver that stops to run the program this soon after it was attached again does not recover
 /// that way.
-const RECOVERY: Duration = Duration::from_secs(30);
+const RECOVERY_TIME_MIN: Duration = Duration::from_secs(30);
 
 /// A device that is served, now or when its interface is there.
 #[derive(Debug)]
@@ -143,7 +143,14 @@ pub(super) struct AttachedDevice {
 impl AttachedDevice {
     pub(super) fn new(attachment: NicAttachment, link_mtu_bytes: u32) -> Self {
         let (since, watch) = (Instant::now(), XdpWatch::default());
-        Self { attachment, link_mtu_bytes, since, recovered: false, watch, watched_closely_until: since + CLOSELY }
+        Self {
+            attachment,
+            link_mtu_bytes,
+            since,
+            recovered: false,
+            watch,
+            watched_closely_until: since + CLOSE_WATCH_TIME,
+        }
     }
 }
 
@@ -203,8 +210,8 @@ impl ServedDevice {
         matches!(self.state, AttachState::Attached(_) | AttachState::Attaching { again: true, .. })
     }
 
-    /// Begins to attach. Queues that could not be served before may be missing still, also after its
-    /// interface was gone, an operator removed it, or an attempt failed.
+    /// Begins to attach. Queues that could not be served before may be missing still, also after
+    /// its interface was gone, an operator removed it, or an attempt failed.
     fn begin_attempt(
         &mut self,
         again: bool,
@@ -244,7 +251,7 @@ impl Daemon {
     pub(super) fn follow_interfaces(&mut self, changes: &[NetworkChange]) {
         for change in changes {
             // The next look is soon.
-            self.watch_devices_at = self.watch_devices_at.min(Instant::now() + CLOSE_LOOK);
+            self.watch_devices_at = self.watch_devices_at.min(Instant::now() + CLOSE_LOOK_INTERVAL);
             match *change {
                 NetworkChange::Gone(device) => self.on_interface_gone(device),
                 NetworkChange::Returned(device) => self.on_interface_returned(device),
@@ -297,7 +304,7 @@ impl Daemon {
         let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
         let device = self.device_mut(id);
         let AttachState::Attached(attached) = &mut device.state else { return };
-        attached.watched_closely_until = Instant::now() + CLOSELY;
+        attached.watched_closely_until = Instant::now() + CLOSE_WATCH_TIME;
         // A later change may make it larger, so the device stays attached.
         if let Err(error) = check_mtu(&device.config, link_mtu_bytes) {
             warn!(device = device.config.name, "nothing can be sent: {error}");
@@ -325,7 +332,7 @@ impl Daemon {
             return;
         }
         let closely = self.devices.iter().any(|device| device.is_watched_closely(now));
-        self.watch_devices_at = now + if closely { CLOSE_LOOK } else { watchdog::PERIOD };
+        self.watch_devices_at = now + if closely { CLOSE_LOOK_INTERVAL } else { watchdog::PERIOD };
         for at in 0..self.devices.len() {
             let id = self.devices[at].id;
             let is_native = |attachment: &NicAttachment| attachment.program.mode() == AttachedMode::Native;
@@ -350,7 +357,7 @@ impl Daemon {
             if !attached.watch.look(received, verdicts.iter().sum()) {
                 continue;
             }
-            let gives_up = attached.recovered && attached.since.elapsed() < RECOVERY;
+            let gives_up = attached.recovered && attached.since.elapsed() < RECOVERY_TIME_MIN;
             let (name, interface) = (&device.config.name, &device.config.interface);
             let mode = attached.attachment.program.mode();
             if !gives_up {
@@ -465,10 +472,13 @@ impl Daemon {
         }
         let (name, interface) = (&device.config.name, &device.config.interface);
         if device.last_problem.as_deref() != Some(&problem) {
-            warn!(device = name, interface, problem, "the device cannot be served; it is tried again every {RETRY:?}");
+            warn!(
+                device = name,
+                interface, problem, "the device cannot be served; it is tried again every {RETRY_INTERVAL:?}"
+            );
         }
         device.last_problem = Some(problem.clone());
-        device.state = AttachState::Failed { problem, retry_at: Instant::now() + RETRY };
+        device.state = AttachState::Failed { problem, retry_at: Instant::now() + RETRY_INTERVAL };
         if again {
             self.tell_clients(&[NetworkChange::Gone(id), NetworkChange::Link(id)]);
         }
@@ -491,7 +501,7 @@ impl Daemon {
         (device.last_problem, device.proven) = (None, None);
         NetworkView { net: &mut self.net, devices: &mut self.devices }.set_addresses(id)?;
         self.tell_clients(&[NetworkChange::Link(id)]);
-        self.watch_devices_at = Instant::now() + CLOSE_LOOK;
+        self.watch_devices_at = Instant::now() + CLOSE_LOOK_INTERVAL;
         // It may have changed while the thread was at it.
         self.on_link(id);
         Ok(())
