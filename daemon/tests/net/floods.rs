@@ -1,0 +1,105 @@
+//! Neighbors by the hundred that do not answer.
+
+use std::time::{Duration, Instant};
+
+use roced::net::{ASKED_MAX, Asker, FollowId, NextHop};
+use roced_types::AccountId;
+
+use super::{
+    mac_of,
+    namespace::{Namespace, Watched},
+    open, two_hosts,
+};
+
+/// Addresses of hosts that are not there, a part of the kernel's table.
+fn absent(count: u16) -> impl Iterator<Item = String> {
+    (0..count).map(|at| format!("10.1.{}.{}", 100 + at / 200, 1 + at % 200))
+}
+
+/// Two hosts with room for such addresses on their link. The kernel gives up sooner than usual.
+fn large_link() -> Option<(Namespace, Namespace)> {
+    let (a, b) = two_hosts()?;
+    a.ip("route add 10.1.0.0/16 dev eth0");
+    a.sysctl("net.ipv4.neigh.eth0.mcast_solicit=2");
+    a.sysctl("net.ipv4.neigh.eth0.retrans_time_ms=250");
+    Some((a, b))
+}
+
+/// Lets the network turn until `done`; gives the most neighbors that were asked at a time.
+fn most_asked(host: &Namespace, net: &mut Watched, done: impl Fn(&Watched) -> bool) -> usize {
+    let begin = Instant::now();
+    let mut most = 0;
+    while !done(net) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "never done");
+        net.pass(Duration::from_millis(20));
+        most = most.max(host.asked_neighbors());
+    }
+    most
+}
+
+fn are_unreachable(net: &Watched, ids: &[FollowId]) -> bool {
+    ids.iter().all(|id| net.hop(*id) == NextHop::Unreachable)
+}
+
+#[test]
+fn few_neighbors_are_asked_at_a_time_and_each_has_its_turn() {
+    let Some((a, b)) = large_link() else { return };
+    let mut net = open(&a);
+    let ids: Vec<FollowId> = absent(300).map(|address| net.follow("10.1.0.1", &address)).collect();
+    // The last one in line is there.
+    let there = net.follow("10.1.0.1", "10.1.0.2");
+    let most = most_asked(&a, &mut net, |net| are_unreachable(net, &ids) && mac_of(net, there).is_some());
+    assert!((ASKED_MAX / 2..=ASKED_MAX).contains(&most), "{most}");
+    // They are asked again and again.
+    let late = absent(300).last().expect("there are some");
+    b.ip(&format!("address add {late}/16 dev eth0"));
+    let most = most_asked(&a, &mut net, |net| mac_of(net, ids[299]).is_some());
+    assert!(most <= ASKED_MAX, "{most}");
+    // And all at once when the link comes back.
+    a.ip("link set eth0 down");
+    net.until("the link is down", |net| !net.device().link_up);
+    a.ip("link set eth0 up");
+    a.ip("route replace 10.1.0.0/16 dev eth0");
+    let most = most_asked(&a, &mut net, |net| mac_of(net, there).is_some());
+    assert!(most <= ASKED_MAX, "{most}");
+}
+
+/// The kernel looks for a neighbor to the end, for all that its followers have left.
+#[test]
+fn followers_that_leave_at_once_make_no_room() {
+    let Some((a, _b)) = large_link() else { return };
+    let mut net = open(&a);
+    for address in absent(300) {
+        let id = net.follow("10.1.0.1", &address);
+        net.net.unfollow(id, Watched::ASKER);
+    }
+    let asked = a.asked_neighbors();
+    assert!((1..=ASKED_MAX).contains(&asked), "{asked}");
+    // As soon as it has given up there is room again.
+    let there = net.follow("10.1.0.1", "10.1.0.2");
+    let took = net.until("it is reachable", |net| mac_of(net, there).is_some());
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+/// Also to a destination in the middle of the long line.
+#[test]
+fn the_long_line_of_one_asker_delays_no_other() {
+    let Some((a, b)) = two_hosts() else { return };
+    a.ip("route add 10.1.0.0/16 dev eth0");
+    // The kernel gives up after 3 s: a destination that is reached before did not wait behind others.
+    let mut net = open(&a);
+    for address in absent(ASKED_MAX as u16) {
+        net.follow("10.1.0.1", &address);
+    }
+    let late = absent(ASKED_MAX as u16 + 20).last().expect("there are some");
+    b.ip(&format!("address add {late}/16 dev eth0"));
+    let _in_line: Vec<FollowId> =
+        absent(ASKED_MAX as u16 + 50).skip(ASKED_MAX).map(|address| net.follow("10.1.0.1", &address)).collect();
+    assert_eq!(a.asked_neighbors(), ASKED_MAX);
+    assert_eq!(*net.net.delayed_neighbors(), [(1000, 50)].into());
+    let other = Asker::Account(AccountId(1001));
+    let gid = net.gid(0, "10.1.0.1");
+    let ids = [late.as_str(), "10.1.0.2"].map(|address| net.follow_for(other, gid, address));
+    let took = net.until("both are reachable", |net| ids.iter().all(|id| mac_of(net, *id).is_some()));
+    assert!(took < Duration::from_millis(500), "{took:?}");
+}
