@@ -65,7 +65,12 @@ impl Net {
         if is_verdict {
             self.questions.close(neighbor);
         }
-        if change != NeighborChange::None {
+        let is_told = match change {
+            NeighborChange::None => false,
+            NeighborChange::Mac => self.follows.has_neighbor(neighbor) && self.mac_changes.on_change(neighbor, now),
+            NeighborChange::Known => true,
+        };
+        if is_told {
             self.follows.on_neighbor(neighbor, now);
         }
     }

@@ -118,6 +118,11 @@ impl Follows {
         }
     }
 
+    /// Some are reached by the neighbor.
+    pub(super) fn has_neighbor(&self, neighbor: NeighborKey) -> bool {
+        self.by_neighbor.range(reached_by(neighbor)).next().is_some()
+    }
+
     /// Routes have changed: all are outdated.
     pub(super) fn on_routes(&mut self, now: Instant) {
         self.outdated.extend(self.follows.keys().map(|id| (*id, true)));
@@ -216,7 +221,7 @@ mod tests {
         };
         assert_eq!([OTHER, OTHER, ONE].map(|asker| joined(&mut follows, asker)), [place, None, None]);
         assert_eq!([OTHER, OTHER, ONE, ONE].map(|asker| follows.leave(id, asker)), [None, place, None, place]);
-        assert!(follows.take(id).is_none());
+        assert!(follows.take(id).is_none() && !follows.has_neighbor((2, [10, 0, 0, 9].into())));
     }
 
     #[test]

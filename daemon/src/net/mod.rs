@@ -17,6 +17,7 @@ mod follow;
 mod follows;
 mod gid;
 mod link;
+mod mac_changes;
 mod membership;
 mod neighbor;
 mod questions;
@@ -48,6 +49,7 @@ use self::{
     follows::Follows,
     gid::Addresses,
     link::Interfaces,
+    mac_changes::MacChanges,
     membership::Memberships,
     neighbor::{Neighbor, NeighborNews, Neighbors},
     questions::Questions,
@@ -164,6 +166,7 @@ pub struct Net {
     devices: Vec<(DeviceId, DeviceNet)>,
     follows: Follows,
     questions: Questions,
+    mac_changes: MacChanges,
     /// Lines about neighbors that do not answer: strangers can cause them.
     silent_neighbors: LogLimiter,
     memberships: Memberships,
@@ -193,6 +196,7 @@ impl Net {
             devices: Vec::new(),
             follows: Follows::default(),
             questions: Questions::default(),
+            mac_changes: MacChanges::default(),
             silent_neighbors: LogLimiter::default(),
             memberships: Memberships::default(),
             resolve_timeout,
@@ -326,7 +330,7 @@ impl Net {
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        let parts = [self.follows.deadline(), self.questions.deadline()];
+        let parts = [self.follows.deadline(), self.questions.deadline(), self.mac_changes.deadline()];
         parts.into_iter().flatten().chain(self.read_again_at).min()
     }
 
@@ -337,6 +341,9 @@ impl Net {
         let mut changes = Vec::new();
         if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
             changes.extend(self.refresh_devices(true));
+        }
+        while let Some(neighbor) = self.mac_changes.on_time(now) {
+            self.follows.on_neighbor(neighbor, now);
         }
         let outdated = self.follows.take_outdated();
         changes.extend(outdated.into_iter().filter_map(|(id, routes_changed)| self.look_again(id, routes_changed)));

@@ -1,8 +1,8 @@
-//! Neighbors by the hundred that do not answer.
+//! Neighbors by the hundred that do not answer, and neighbors that change without end.
 
 use std::time::{Duration, Instant};
 
-use roced::net::{ASKED_MAX, Asker, FollowId, NextHop};
+use roced::net::{ASKED_MAX, Asker, FollowId, NetworkChange, NextHop};
 use roced_types::AccountId;
 
 use super::{
@@ -102,4 +102,32 @@ fn the_long_line_of_one_asker_delays_no_other() {
     let ids = [late.as_str(), "10.1.0.2"].map(|address| net.follow_for(other, gid, address));
     let took = net.until("both are reachable", |net| ids.iter().all(|id| mac_of(net, *id).is_some()));
     assert!(took < Duration::from_millis(500), "{took:?}");
+}
+
+#[test]
+fn a_neighbor_that_changes_without_end_is_told_of_now_and_then_and_in_the_end() {
+    let Some((a, _b)) = two_hosts() else { return };
+    let mut net = open(&a);
+    let id = net.follow("10.1.0.1", "10.1.0.2");
+    net.until("it is reachable", |net| mac_of(net, id).is_some());
+    let becomes = |mac: &str| format!("neigh replace 10.1.0.2 lladdr {mac} dev eth0 nud reachable\n");
+    // A failover is one change, and is told at once.
+    a.ip(becomes("02:00:00:00:00:0c").trim());
+    let took = net.until("the other one", |net| mac_of(net, id) == Some([2, 0, 0, 0, 0, 0xc]));
+    assert!(took < Duration::from_millis(250), "{took:?}");
+    let begin = Instant::now();
+    let mut last = 0;
+    while begin.elapsed() < Duration::from_secs(2) {
+        let lines: String = (0..20)
+            .map(|_| {
+                last = last % 200 + 1;
+                becomes(&format!("02:00:00:00:01:{last:02x}"))
+            })
+            .collect();
+        a.ip_batch(&lines);
+        net.pass(Duration::from_millis(10));
+    }
+    let told = net.heard.iter().filter(|change| matches!(change, NetworkChange::NextHop(..))).count();
+    assert!(told <= 4, "{told}");
+    net.until("the last one", |net| mac_of(net, id) == Some([2, 0, 0, 0, 1, last]));
 }
