@@ -64,6 +64,22 @@ fn few_neighbors_are_asked_at_a_time_and_each_has_its_turn() {
     assert!(most <= ASKED_MAX, "{most}");
 }
 
+/// A large job that starts: its hosts answer, so that the line is a short one.
+#[test]
+fn hundreds_of_hosts_that_answer_are_reached_in_a_moment() {
+    let Some((a, b)) = large_link() else { return };
+    let hosts: Vec<String> = absent(400).collect();
+    b.ip_batch(&hosts.iter().map(|host| format!("address add {host}/16 dev eth0\n")).collect::<String>());
+    let mut net = open(&a);
+    let begin = Instant::now();
+    let ids: Vec<FollowId> = hosts.iter().map(|host| net.follow("10.1.0.1", host)).collect();
+    net.until("all are reachable", |net| ids.iter().all(|id| mac_of(net, *id).is_some()));
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let gave_up = |change: &NetworkChange| matches!(change, NetworkChange::NextHop(_, NextHop::Unreachable));
+    assert!(!net.heard.iter().any(gave_up), "each has its patience from its turn on");
+}
+
 /// The kernel looks for a neighbor to the end, for all that its followers have left.
 #[test]
 fn followers_that_leave_at_once_make_no_room() {
