@@ -40,13 +40,15 @@ fn table(accounts: &[AccountReport]) -> TableSection {
 }
 
 fn delays(accounts: &[AccountReport]) -> TableSection {
-    let columns = [Number("uid"), Number("calls/s"), Number("delayed calls"), Number("slow wakes")];
-    let delayed: Vec<_> = accounts.iter().filter(|it| it.delayed_calls > 0 || it.slow_wakes > 0).collect();
+    let columns =
+        [Number("uid"), Number("calls/s"), Number("delayed calls"), Number("slow wakes"), Number("delayed neighbors")];
+    let is_delayed = |it: &&AccountReport| it.delayed_calls > 0 || it.slow_wakes > 0 || it.delayed_neighbors > 0;
+    let delayed: Vec<_> = accounts.iter().filter(is_delayed).collect();
     let mut section = TableSection::new(format!("Delays ({})", delayed.len()), &columns);
     for account in delayed {
-        let AccountReport { uid, control_calls_per_second, delayed_calls, slow_wakes, .. } = account;
-        let [delayed_calls, slow_wakes] = [delayed_calls, slow_wakes].map(u64::to_string);
-        section.row([uid.to_string(), control_calls_per_second.to_string(), delayed_calls, slow_wakes]);
+        let AccountReport { uid, control_calls_per_second, delayed_calls, slow_wakes, delayed_neighbors, .. } = account;
+        let rate = u64::from(*control_calls_per_second);
+        section.row([u64::from(*uid), rate, *delayed_calls, *slow_wakes, *delayed_neighbors].map(|it| it.to_string()));
     }
     section
 }
@@ -66,12 +68,13 @@ mod tests {
             control_calls_per_second: 50_000,
             delayed_calls: 12,
             slow_wakes: 3,
+            delayed_neighbors: 4,
         };
         let text = render(&AccountsReport { accounts: vec![account] });
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["1000", "qps", "3", "share", "1"]), "{text}");
         assert!(rows.contains(&vec!["1000", "cqs", "0", "7", "5"]), "{text}");
-        assert!(rows.contains(&vec!["1000", "50000", "12", "3"]), "{text}");
+        assert!(rows.contains(&vec!["1000", "50000", "12", "3", "4"]), "{text}");
         assert!(text.contains("memory") && !text.contains("mrs"), "{text}");
         assert!(render(&AccountsReport { accounts: Vec::new() }).contains("none"));
     }

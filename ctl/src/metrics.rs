@@ -179,6 +179,8 @@ impl Families {
             self.counter("account_delayed_calls", "Calls beyond the rate of a user", labels(), account.delayed_calls);
             let help = "Messages with very many waiters at sockets of a user";
             self.counter("account_slow_wakes", help, labels(), account.slow_wakes);
+            let help = "Neighbors that were asked for later, beside many others of a user";
+            self.counter("account_delayed_neighbors", help, labels(), account.delayed_neighbors);
             for (resource, refused) in &account.refused {
                 let labels = vec![("uid", account.uid.to_string()), ("resource", resource.clone())];
                 self.counter("account_refused_calls", "Calls refused for a limit of a user", labels, *refused);

@@ -283,6 +283,7 @@ fn metric_answers() -> Vec<String> {
         control_calls_per_second: 50_000,
         delayed_calls: 8,
         slow_wakes: 2,
+        delayed_neighbors: 3,
     };
     vec![line(&status()), line(&counters()), line(&AccountsReport { accounts: vec![account] })]
 }
@@ -308,6 +309,7 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
         "roced_worker_forward_dropped_total{worker=\"0\"} 1.0\n",
         "roced_account_delayed_calls_total{uid=\"1000\"} 8.0\n",
         "roced_account_slow_wakes_total{uid=\"1000\"} 2.0\n",
+        "roced_account_delayed_neighbors_total{uid=\"1000\"} 3.0\n",
         "roced_account_refused_calls_total{uid=\"1000\",resource=\"qps\"} 5.0\n",
         "roced_infiniband_packet_sequence_errors_total{device=\"roce0\",port=\"1\"} 7.0\n",
         "roced_infiniband_state_id{device=\"roce0\",port=\"1\"} 4.0\n",

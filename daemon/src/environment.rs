@@ -7,7 +7,7 @@ use roced_transport::wire::path::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
 
 use crate::{
-    net::{FollowId, GidTableEntry, NextHop, NoRoute},
+    net::{Asker, FollowId, GidTableEntry, NextHop, NoRoute},
     worker::{
         command::{Answer, Command},
         mailbox::CallError,
@@ -82,7 +82,7 @@ pub trait Network {
     fn source_for(&mut self, destination: IpAddr, scope: u32) -> Option<IpAddr>;
 
     /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
-    /// [`Self::unfollow`].
+    /// [`Self::unfollow`]. Questions for its neighbor count for `asker`.
     ///
     /// # Errors
     /// [`NoRoute`]: nothing is followed.
@@ -91,14 +91,15 @@ pub trait Network {
         device: DeviceId,
         source: GidTableEntry,
         destination: IpAddr,
+        asker: Asker,
     ) -> Result<(FollowId, NextHop), NoRoute>;
 
     /// Whether `destination` is followed only by asking its neighbor first: the kernel does not know
     /// its MAC address.
     fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool;
 
-    /// One follower less.
-    fn unfollow(&mut self, id: FollowId);
+    /// One follower less, of this asker.
+    fn unfollow(&mut self, id: FollowId, asker: Asker);
 
     /// Joins a multicast group by the interface of `source`, a GID of `device`: from now on its
     /// frames come. Each call wants a [`Self::leave`].

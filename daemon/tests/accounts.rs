@@ -5,6 +5,7 @@
 mod served;
 
 use std::{
+    collections::BTreeMap,
     io::IoSliceMut,
     os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
 };
@@ -78,7 +79,11 @@ fn served(account: AccountLimits, qps: u32) -> Served {
 }
 
 fn report(served: &Served) -> AccountReport {
-    served.on_control_thread(|clients, _| clients.account_reports()).into_iter().next().expect("there is one")
+    served
+        .on_control_thread(|clients, _| clients.account_reports(&BTreeMap::new()))
+        .into_iter()
+        .next()
+        .expect("there is one")
 }
 
 /// All sessions of a user count together, for every session its own limits besides.

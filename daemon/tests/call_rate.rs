@@ -3,6 +3,7 @@
 mod served;
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
@@ -62,7 +63,7 @@ fn calls_beside(served: &Served, beside: impl FnOnce()) -> (u32, Duration) {
 
 /// How often calls of the user were delayed.
 fn delayed(served: &Served, uid: u32) -> u64 {
-    let reports = served.on_control_thread(|clients, _| clients.account_reports());
+    let reports = served.on_control_thread(|clients, _| clients.account_reports(&BTreeMap::new()));
     reports.iter().find(|report| report.uid == uid).map_or(0, |report| report.delayed_calls)
 }
 

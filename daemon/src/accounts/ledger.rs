@@ -227,8 +227,12 @@ impl Ledger {
         Ok(charge)
     }
 
-    /// Every account with objects, refusals, delayed calls or slow wakes, by its number.
-    pub fn reports(&self, slow_wakes: &BTreeMap<u32, u64>) -> Vec<AccountReport> {
+    /// Every account with objects, refusals, delays or slow wakes, by its number.
+    pub fn reports(
+        &self,
+        slow_wakes: &BTreeMap<u32, u64>,
+        delayed_neighbors: &BTreeMap<u32, u64>,
+    ) -> Vec<AccountReport> {
         let state = self.state();
         let none = AccountUse::default();
         let named = |amounts: &[u64; RESOURCES]| {
@@ -238,7 +242,8 @@ impl Ledger {
                 .collect()
         };
         let known = state.accounts.keys().map(|account| account.0);
-        let all: BTreeSet<u32> = known.chain(slow_wakes.keys().copied()).collect();
+        let all: BTreeSet<u32> =
+            known.chain(slow_wakes.keys().copied()).chain(delayed_neighbors.keys().copied()).collect();
         let reports = all.into_iter().map(|uid| {
             let usage = state.accounts.get(&AccountId(uid)).unwrap_or(&none);
             AccountReport {
@@ -249,6 +254,7 @@ impl Ledger {
                 control_calls_per_second: state.calls_of(usage.rule),
                 delayed_calls: usage.delayed_calls,
                 slow_wakes: slow_wakes.get(&uid).copied().unwrap_or(0),
+                delayed_neighbors: delayed_neighbors.get(&uid).copied().unwrap_or(0),
             }
         });
         reports.collect()
@@ -435,12 +441,12 @@ mod tests {
         let ledger = ledger(Some(2), 100, 100);
         let (mut charges, _) = take_all(&ledger, ONE);
         let memory = ledger.take(ONE, SharedPool::Daemon(AccountResource::MappedMemory), 4096).expect("little");
-        let report = &ledger.reports(&BTreeMap::new())[0];
+        let report = &ledger.reports(&BTreeMap::new(), &BTreeMap::new())[0];
         assert_eq!((report.uid, report.taken["qps"], report.taken["memory_mib"]), (1000, 2, 4096));
         assert_eq!((report.refused["qps"], report.limits["qps"]), (1, 2));
         charges.clear();
         drop(memory);
-        let report = &ledger.reports(&BTreeMap::new())[0];
+        let report = &ledger.reports(&BTreeMap::new(), &BTreeMap::new())[0];
         assert_eq!((report.taken["qps"], report.taken["memory_mib"], report.refused["qps"]), (0, 0, 1));
         let state = ledger.state();
         assert!(state.pools[&POOL].all == 0 && state.pools[&POOL].accounts.is_empty());
@@ -453,7 +459,10 @@ mod tests {
         let ledger = Ledger::new(&limits, vec![rule(Some(9)), rule(None)], [(POOL, 100)]);
         ledger.set_rule(ONE, Some(RuleId(0)));
         let (charges, reached) = take_all(&ledger, ONE);
-        assert_eq!((charges.len(), reached.limit, ledger.reports(&BTreeMap::new())[0].limits["qps"]), (9, 9, 9));
+        assert_eq!(
+            (charges.len(), reached.limit, ledger.reports(&BTreeMap::new(), &BTreeMap::new())[0].limits["qps"]),
+            (9, 9, 9)
+        );
         // Its rule has no limit of its own.
         ledger.set_rule(ONE, Some(RuleId(1)));
         drop(charges);
@@ -470,7 +479,7 @@ mod tests {
         for account in 0..2 * REMEMBERED as u32 {
             assert!(ledger.take(AccountId(account), POOL, 1).is_err());
         }
-        assert_eq!(ledger.reports(&BTreeMap::new()).len(), REMEMBERED);
+        assert_eq!(ledger.reports(&BTreeMap::new(), &BTreeMap::new()).len(), REMEMBERED);
     }
 
     #[test]

@@ -57,7 +57,9 @@ impl Daemon {
                 Question::Status => asked.status().and_then(|report| json(&report)),
                 Question::Qps => asked.queue_pairs().and_then(|report| json(&report)),
                 Question::Cm => json(&CmReport { ids: asked.identifiers(&clients.cm_reports()) }),
-                Question::Accounts => json(&AccountsReport { accounts: clients.account_reports() }),
+                Question::Accounts => {
+                    json(&AccountsReport { accounts: clients.account_reports(asked.net.delayed_neighbors()) })
+                }
                 Question::Counters => asked.counters().and_then(|report| json(&report)),
             }
         });

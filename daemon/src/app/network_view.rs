@@ -12,7 +12,7 @@ use super::devices::ServedDevice;
 use crate::{
     config::RoceVersions,
     environment::{DevicePort, Network},
-    net::{FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
+    net::{Asker, FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
 };
 
 /// Both, borrowed for one step of the control thread.
@@ -97,16 +97,17 @@ impl Network for NetworkView<'_> {
         device: DeviceId,
         source: GidTableEntry,
         destination: IpAddr,
+        asker: Asker,
     ) -> Result<(FollowId, NextHop), NoRoute> {
-        self.net.follow(device, source, destination)
+        self.net.follow(device, source, destination, asker)
     }
 
     fn must_ask(&mut self, device: DeviceId, source: GidTableEntry, destination: IpAddr) -> bool {
         self.net.must_ask(device, source, destination)
     }
 
-    fn unfollow(&mut self, id: FollowId) {
-        self.net.unfollow(id);
+    fn unfollow(&mut self, id: FollowId, asker: Asker) {
+        self.net.unfollow(id, asker);
     }
 
     fn join(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()> {

@@ -427,9 +427,9 @@ impl Clients {
         })
     }
 
-    /// Every account, for operators.
-    pub fn account_reports(&self) -> Vec<AccountReport> {
-        self.registry.ledger.reports(&self.listener.users().slow_wakes())
+    /// Every account, for operators; of the network come the questions for neighbors that waited.
+    pub fn account_reports(&self, delayed_neighbors: &BTreeMap<u32, u64>) -> Vec<AccountReport> {
+        self.registry.ledger.reports(&self.listener.users().slow_wakes(), delayed_neighbors)
     }
 
     /// Sessions that there are, those included of which something is left.

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::{
         environment::{DevicePort, WorkerAccess},
-        net::{FollowId, NextHop, NoRoute},
+        net::{Asker, FollowId, NextHop, NoRoute},
         worker::{
             command::{Answer, Command},
             mailbox::CallError,
@@ -290,7 +290,13 @@ mod tests {
             self.gids.iter().flatten().find(|entry| scope == 0 || entry.ifindex == scope).map(|entry| entry.address)
         }
 
-        fn follow(&mut self, _: DeviceId, from: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+        fn follow(
+            &mut self,
+            _: DeviceId,
+            from: GidTableEntry,
+            to: IpAddr,
+            _: Asker,
+        ) -> Result<(FollowId, NextHop), NoRoute> {
             Err(NoRoute { from: from.address, destination: to })
         }
 
@@ -298,7 +304,7 @@ mod tests {
             unreachable!("no way is asked for")
         }
 
-        fn unfollow(&mut self, _: FollowId) {}
+        fn unfollow(&mut self, _: FollowId, _: Asker) {}
 
         fn join(&mut self, _: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()> {
             self.joined.push((source.vlan, group));

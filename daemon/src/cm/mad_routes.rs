@@ -2,10 +2,13 @@
 //!
 //! A way follows the kernel's route and neighbor. It is kept while datagrams go there, and a few
 //! datagrams wait while the neighbor is asked. A stranger can make this host ask for as many
-//! neighbors as there are addresses, so ways for answers come at a bounded rate.
+//! neighbors as there are addresses, so ways for answers come at a bounded rate, and of each purpose
+//! as many are being resolved as the network asks for at a time: the others are not made, and do
+//! not wait in its line. A neighbor that the kernel knows need not be asked: a host that exists has
+//! mostly asked for this one.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -17,7 +20,7 @@ use roced_transport::{
         path::{Path, PathSpec, Vlan, udp_source_port},
     },
 };
-use roced_types::{Qpn, address_of};
+use roced_types::{AccountId, Qpn, address_of};
 
 use super::{
     CmDevice,
@@ -27,7 +30,7 @@ use super::{
 };
 use crate::{
     environment::Environment,
-    net::{FollowId, NextHop},
+    net::{ASKED_MAX, Asker, FollowId, NextHop},
     worker::management::OutgoingMad,
 };
 
@@ -37,46 +40,13 @@ const WAITING_MAX: usize = 64;
 /// Unused ways are forgotten after this time.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
-/// Neighbors that are asked for a user at a time: the kernel has room for a thousand of all.
-const RESOLVING_MAX: usize = 64;
-
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
-/// A way is for this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum WayFor {
-    /// A user's program that resolves an address.
-    User(u32),
-    /// An answer that any host can cause.
-    AnyHost,
-    /// An answer of a program to a stranger.
-    AnsweredStranger,
-    /// An answer to a known peer.
-    KnownPeer,
+/// Any host can name the peer of such ways.
+const fn is_of_stranger(purpose: Asker) -> bool {
+    matches!(purpose, Asker::AnyHost | Asker::AnsweredStranger)
 }
-
-impl WayFor {
-    /// Neighbors that are asked for it at a time.
-    const fn resolving_max(self) -> usize {
-        match self {
-            Self::User(_) => RESOLVING_MAX,
-            Self::AnyHost | Self::AnsweredStranger => STRANGERS_RESOLVING_MAX,
-            Self::KnownPeer => usize::MAX,
-        }
-    }
-
-    /// Any host can name its peer.
-    const fn is_of_stranger(self) -> bool {
-        matches!(self, Self::AnyHost | Self::AnsweredStranger)
-    }
-}
-
-/// Neighbors that are asked at a time for each of two kinds of strangers, and forgotten when they
-/// do not answer: by the rates of new ways alone the kernel's table filled, and this host found no
-/// new neighbor. One that the kernel knows need not be asked: a host that exists has mostly asked
-/// for this one.
-const STRANGERS_RESOLVING_MAX: usize = 128;
 
 /// New ways for strangers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
@@ -97,7 +67,9 @@ const HOP_LIMIT: u8 = 64;
 struct MadRoute {
     follow: FollowId,
     next: NextHop,
-    purpose: WayFor,
+    purpose: Asker,
+    /// Others that wait for the neighbor as well, each in its own line.
+    joined: BTreeSet<Asker>,
     to_any_host: RateBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
     used: Instant,
@@ -109,7 +81,7 @@ pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
     /// Ways of each kind with a neighbor that is being asked.
-    resolving: BTreeMap<WayFor, usize>,
+    resolving: BTreeMap<Asker, usize>,
     unsent: UnsentMads,
     for_strangers: RateBudget,
     for_answers: RateBudget,
@@ -142,15 +114,17 @@ impl Default for MadRoutes {
 impl MadRoutes {
     /// Neighbors that may be asked for a user now.
     pub(super) fn room_to_ask(&self, account: u32) -> usize {
-        self.room_for(WayFor::User(account))
+        self.room_for(Asker::Account(AccountId(account)))
     }
 
-    fn room_for(&self, purpose: WayFor) -> usize {
-        purpose.resolving_max().saturating_sub(self.resolving.get(&purpose).map_or(0, |count| *count))
+    fn room_for(&self, purpose: Asker) -> usize {
+        // Those to known peers have a rate, and wait for their turn.
+        let most = if purpose == Asker::KnownPeer { usize::MAX } else { ASKED_MAX };
+        most.saturating_sub(self.resolving.get(&purpose).map_or(0, |count| *count))
     }
 
     /// Counts a way that is being resolved from now on, or not any more.
-    fn count_resolving(&mut self, purpose: WayFor, before: bool, now: bool) {
+    fn count_resolving(&mut self, purpose: Asker, before: bool, now: bool) {
         if before == now {
             return;
         }
@@ -167,15 +141,14 @@ impl MadRoutes {
         if !self.ways.contains_key(&peer) && self.room_to_ask(account) == 0 {
             return false;
         }
-        let next = self.way(peer, WayFor::User(account), environment).map(|way| way.next);
+        let next = self.way(peer, Asker::Account(AccountId(account)), environment).map(|way| way.next);
         matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
     }
 
-    fn way(&mut self, peer: PeerAddress, purpose: WayFor, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
+    fn way(&mut self, peer: PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
         let now = Instant::now();
         if !self.ways.contains_key(&peer) {
-            let source = entry_of(environment.network, &peer)?;
-            let (follow, next) = environment.network.follow(peer.device, source, address_of(peer.remote)).ok()?;
+            let (follow, next) = follow(&peer, purpose, environment)?;
             self.by_follow.entry(follow).or_default().push(peer);
             self.count_resolving(purpose, false, next == NextHop::Resolving);
             self.ways.insert(
@@ -184,6 +157,7 @@ impl MadRoutes {
                     follow,
                     next,
                     purpose,
+                    joined: BTreeSet::new(),
                     to_any_host: RateBudget::new(TO_ANY_HOST),
                     waiting: VecDeque::new(),
                     used: now,
@@ -192,15 +166,26 @@ impl MadRoutes {
         }
         let way = self.ways.get_mut(&peer)?;
         way.used = now;
+        let is_another = purpose != way.purpose && !way.joined.contains(&purpose);
+        if way.next == NextHop::Resolving && is_another {
+            // The line of the other purpose may be long.
+            match follow(&peer, purpose, environment) {
+                Some((follow, _)) if follow == way.follow => {
+                    way.joined.insert(purpose);
+                }
+                Some((follow, _)) => environment.network.unfollow(follow, purpose),
+                None => {}
+            }
+        }
         Some(way)
     }
 
     /// Whether there may be a new way for an answer now.
-    fn may_have_way(&mut self, peer: &PeerAddress, purpose: WayFor, environment: &mut Environment<'_>) -> bool {
+    fn may_have_way(&mut self, peer: &PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> bool {
         let rate = match purpose {
-            WayFor::AnyHost => &mut self.for_strangers,
-            WayFor::AnsweredStranger => &mut self.for_answers,
-            WayFor::KnownPeer | WayFor::User(_) => &mut self.for_known,
+            Asker::AnyHost => &mut self.for_strangers,
+            Asker::AnsweredStranger => &mut self.for_answers,
+            Asker::KnownPeer | Asker::Account(_) => &mut self.for_known,
         };
         if !rate.take(Instant::now()) {
             return false;
@@ -217,9 +202,11 @@ impl MadRoutes {
         self.has_no_limits = true;
     }
 
-    /// There is a way to the peer.
-    pub(super) fn has(&self, peer: PeerAddress) -> bool {
-        self.ways.contains_key(&peer)
+    /// There is a way to the peer; if its neighbor is being asked, for this user as well.
+    pub(super) fn has(&self, peer: PeerAddress, account: u32) -> bool {
+        let asker = Asker::Account(AccountId(account));
+        let is_of_user = |way: &MadRoute| way.purpose == asker || way.joined.contains(&asker);
+        self.ways.get(&peer).is_some_and(|way| way.next != NextHop::Resolving || is_of_user(way))
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
@@ -235,9 +222,9 @@ impl MadRoutes {
     ) {
         let has_limits = !self.has_no_limits;
         let purpose = match (is_known, is_bounded) {
-            (true, _) => WayFor::KnownPeer,
-            (false, true) => WayFor::AnyHost,
-            (false, false) => WayFor::AnsweredStranger,
+            (true, _) => Asker::KnownPeer,
+            (false, true) => Asker::AnyHost,
+            (false, false) => Asker::AnsweredStranger,
         };
         if has_limits && !self.ways.contains_key(&peer) && !self.may_have_way(&peer, purpose, environment) {
             self.dropped += 1;
@@ -283,7 +270,7 @@ impl MadRoutes {
             }
             // A followed one is asked again and again. Of hosts that do not exist there may be as
             // many as there are addresses, and a datagram now and then kept each of them.
-            if next == NextHop::Unreachable && purpose.is_of_stranger() {
+            if next == NextHop::Unreachable && is_of_stranger(purpose) {
                 self.remove(peer, environment);
             }
         }
@@ -308,9 +295,13 @@ impl MadRoutes {
         }
         self.looked = now;
         let is_unused = |way: &MadRoute| {
-            // Strangers can name as many hosts that do not exist as there are addresses.
-            let is_open = matches!(way.next, NextHop::Resolving | NextHop::Unreachable);
-            let kept = if is_open { RESOLVING_KEPT } else { UNUSED_MAX };
+            // Strangers can name as many hosts that do not exist as there are addresses. Of a user
+            // few are being resolved, which keep their places in line.
+            let kept = match (way.next, way.purpose) {
+                (NextHop::Resolving, Asker::Account(_)) => return false,
+                (NextHop::Resolving | NextHop::Unreachable, _) => RESOLVING_KEPT,
+                (NextHop::Reachable { .. } | NextHop::Local(_), _) => UNUSED_MAX,
+            };
             way.used + kept <= now
         };
         let unused: Vec<PeerAddress> =
@@ -323,7 +314,9 @@ impl MadRoutes {
     fn remove(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) {
         let Some(way) = self.ways.remove(peer) else { return };
         self.count_resolving(way.purpose, way.next == NextHop::Resolving, false);
-        environment.network.unfollow(way.follow);
+        for asker in way.joined.into_iter().chain([way.purpose]) {
+            environment.network.unfollow(way.follow, asker);
+        }
         if let Some(peers) = self.by_follow.get_mut(&way.follow) {
             peers.retain(|other| other != peer);
             if peers.is_empty() {
@@ -331,6 +324,12 @@ impl MadRoutes {
             }
         }
     }
+}
+
+/// Follows the way to a peer. `None` without one.
+fn follow(peer: &PeerAddress, asker: Asker, environment: &mut Environment<'_>) -> Option<(FollowId, NextHop)> {
+    let source = entry_of(environment.network, peer)?;
+    environment.network.follow(peer.device, source, address_of(peer.remote), asker).ok()
 }
 
 /// Gives a datagram to a worker, now or when that has room; false if too many wait.
@@ -383,6 +382,7 @@ mod tests {
     #[derive(Default)]
     struct OneLink {
         unfollowed: usize,
+        followed: Vec<Asker>,
     }
 
     fn answers(host: IpAddr) -> bool {
@@ -414,7 +414,14 @@ mod tests {
             Some(address_of(GID))
         }
 
-        fn follow(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+        fn follow(
+            &mut self,
+            _: DeviceId,
+            _: GidTableEntry,
+            to: IpAddr,
+            asker: Asker,
+        ) -> Result<(FollowId, NextHop), NoRoute> {
+            self.followed.push(asker);
             let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
             let mac = [4; 6];
             let reachable = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
@@ -425,8 +432,10 @@ mod tests {
             !answers(to)
         }
 
-        fn unfollow(&mut self, _: FollowId) {
+        fn unfollow(&mut self, _: FollowId, asker: Asker) {
             self.unfollowed += 1;
+            let at = self.followed.iter().position(|followed| *followed == asker).expect("it was followed so");
+            self.followed.swap_remove(at);
         }
 
         fn join(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> io::Result<()> {
@@ -521,7 +530,7 @@ mod tests {
             routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
         }
         let asked = routes.resolving.values().sum::<usize>();
-        assert_eq!(asked, 2 * STRANGERS_RESOLVING_MAX);
+        assert_eq!(asked, 2 * ASKED_MAX);
         // A host that the kernel knows and a known peer need not wait.
         for (host, is_known) in [(60_000, false), (7, false), (60_001, true)] {
             routes.send(peer(host), [0; MAD_BYTES], (true, is_known), &devices, &mut environment);
@@ -534,5 +543,33 @@ mod tests {
         routes.send(peer(60_002), [0; MAD_BYTES], (true, false), &devices, &mut environment);
         assert_eq!((routes.ways.contains_key(&silent), is_asked(&routes, 60_002)), (false, true));
         assert_eq!(network.unfollowed, 1);
+    }
+
+    /// The line of the first one may be long.
+    #[test]
+    fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
+        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
+        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+        let mut network = OneLink::default();
+        let mut environment = Environment { workers: &mut workers, network: &mut network };
+        let mut remote = GID;
+        remote[14] = 10;
+        let peer = PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote };
+        for account in [1, 2, 1, 2] {
+            assert!(!routes.is_reachable(peer, account, &mut environment));
+            assert_eq!((routes.has(peer, account), routes.has(peer, 3)), (true, false));
+        }
+        routes.send(peer, [0; MAD_BYTES], (true, true), &devices, &mut environment);
+        assert_eq!(routes.resolving.values().sum::<usize>(), 1);
+        let all = [1, 2].map(|account| Asker::Account(AccountId(account)));
+        assert_eq!(network.followed, [all[0], all[1], Asker::KnownPeer]);
+        let mut environment = Environment { workers: &mut workers, network: &mut network };
+        // It stays while it waits for its turn, whether or not any program still waits for it.
+        routes.drop_unused(Instant::now() + 10 * RESOLVING_KEPT, &mut environment);
+        assert!(routes.has(peer, 1));
+        let follow = routes.ways[&peer].follow;
+        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
+        routes.drop_unused(Instant::now() + 20 * RESOLVING_KEPT, &mut environment);
+        assert_eq!((routes.has(peer, 1), network.followed), (false, Vec::new()));
     }
 }

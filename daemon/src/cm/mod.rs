@@ -334,7 +334,7 @@ impl ConnectionService {
         while let Some(account) = self.ids.account_that_waits(last) {
             last = Some(account);
             let room = self.routes.room_to_ask(account);
-            for peer in self.ids.waiting_for(account, room, |peer| self.routes.has(peer)) {
+            for peer in self.ids.waiting_for(account, room, |peer| self.routes.has(peer, account)) {
                 if self.routes.is_reachable(peer, account, environment) {
                     self.ids.on_neighbor(peer);
                 }

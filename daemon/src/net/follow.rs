@@ -1,6 +1,7 @@
 //! Destinations that queue pairs send to, and how each is reached now.
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     num::NonZeroU64,
     time::{Duration, Instant},
@@ -8,7 +9,11 @@ use std::{
 
 use roced_types::DeviceId;
 
-use super::{gid::GidTableEntry, route::Hop};
+use super::{
+    gid::GidTableEntry,
+    questions::{Asker, Place},
+    route::Hop,
+};
 
 /// A followed destination. Followers of the same one from the same address share an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +45,7 @@ impl Default for FollowId {
 pub enum NextHop {
     /// It is a GID of this device of ours.
     Local(DeviceId),
-    /// The neighbor is being asked for its MAC address.
+    /// The neighbor is being asked for its MAC address, or is about to be.
     Resolving,
     /// By Ethernet.
     Reachable {
@@ -96,7 +101,8 @@ pub(super) struct Follow {
     pub(super) device: DeviceId,
     pub(super) source: GidTableEntry,
     pub(super) destination: IpAddr,
-    pub(super) followers: u32,
+    /// Numbers of its followers: those that ask for its neighbor.
+    pub(super) askers: BTreeMap<Asker, u32>,
     pub(super) hop: Option<Hop>,
     pub(super) next: NextHop,
     /// The neighbor has not answered in time.
@@ -109,6 +115,8 @@ pub(super) struct Follow {
     ask_at: Option<Instant>,
     asked_last: Option<Instant>,
     pause: Duration,
+    /// The neighbor is asked for when this place in line has its turn.
+    pub(super) place: Option<Place>,
 }
 
 impl Follow {
@@ -117,7 +125,7 @@ impl Follow {
             device,
             source,
             destination,
-            followers: 1,
+            askers: BTreeMap::new(),
             hop: None,
             next: NextHop::Unreachable,
             given_up: false,
@@ -126,6 +134,7 @@ impl Follow {
             ask_at: None,
             asked_last: None,
             pause: PAUSE_MIN,
+            place: None,
         }
     }
 
@@ -144,7 +153,7 @@ impl Follow {
     }
 
     /// Evaluates the view; returns true if the next hop differs from the previous one.
-    pub(super) fn see(&mut self, view: View, now: Instant, timeout: Duration) -> bool {
+    pub(super) fn see(&mut self, view: View, now: Instant) -> bool {
         let before = self.next;
         self.next = match view {
             View::Known(next) => next,
@@ -163,13 +172,8 @@ impl Follow {
         }
         let changed = self.next != before;
         match self.next {
-            NextHop::Resolving => {
-                self.give_up_at.get_or_insert(now + timeout);
-                if changed {
-                    self.is_asked = false;
-                    self.ask_at = Some(now);
-                }
-            }
+            NextHop::Resolving if changed => (self.is_asked, self.ask_at) = (false, Some(now)),
+            NextHop::Resolving => {}
             NextHop::Reachable { .. } if changed => {
                 (self.give_up_at, self.ask_at) = (None, Some(now + CONFIRM_EVERY));
             }
@@ -196,33 +200,53 @@ impl Follow {
         }
     }
 
-    /// When [`Self::on_time`] wants to be called.
+    /// When [`Self::give_up`] wants to be called, or the neighbor to be asked.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.give_up_at, self.ask_at].into_iter().flatten().min()
+        [self.give_up_at, self.ask_at.filter(|_| self.place.is_none())].into_iter().flatten().min()
     }
 
-    /// Time has passed. Gives whether the neighbor must be asked now, and whether "resolving" just
-    /// became "unreachable".
-    pub(super) fn on_time(&mut self, now: Instant) -> (bool, bool) {
-        let gave_up = self.give_up_at.is_some_and(|at| at <= now);
-        if gave_up {
+    /// Time has passed; true if "resolving" just became "unreachable".
+    pub(super) fn give_up(&mut self, now: Instant) -> bool {
+        let gives_up = self.give_up_at.is_some_and(|at| at <= now);
+        if gives_up {
             (self.next, self.given_up, self.give_up_at) = (NextHop::Unreachable, true, None);
             self.pause_from(now);
         }
-        let ask = self.ask_at.is_some_and(|at| at <= now);
-        if ask {
-            self.asked_last = Some(now);
-            self.is_asked = true;
-            match self.next {
-                NextHop::Reachable { .. } => self.ask_at = Some(now + CONFIRM_EVERY),
-                NextHop::Resolving | NextHop::Local(_) => self.ask_at = Some(now + PAUSE_MIN),
-                NextHop::Unreachable => {
-                    self.ask_at = Some(now + self.pause);
-                    self.pause = (self.pause * 2).min(PAUSE_MAX);
-                }
+        gives_up
+    }
+
+    /// The neighbor is to be asked now.
+    pub(super) fn must_ask(&self, now: Instant) -> bool {
+        self.place.is_none() && self.ask_at.is_some_and(|at| at <= now)
+    }
+
+    /// There is a neighbor of which the MAC address is not known.
+    pub(super) fn lacks_neighbor(&self) -> bool {
+        self.next == NextHop::Resolving || self.given_up
+    }
+
+    /// The neighbor did not answer before.
+    pub(super) const fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// The neighbor is asked now, and has `patience` to answer.
+    pub(super) fn on_asked(&mut self, now: Instant, patience: Duration) {
+        (self.asked_last, self.is_asked) = (Some(now), true);
+        let pause = match self.next {
+            NextHop::Reachable { .. } => CONFIRM_EVERY,
+            NextHop::Resolving => {
+                self.give_up_at.get_or_insert(now + patience);
+                PAUSE_MIN
             }
-        }
-        (ask, gave_up)
+            NextHop::Local(_) => PAUSE_MIN,
+            NextHop::Unreachable => {
+                let pause = self.pause;
+                self.pause = (pause * 2).min(PAUSE_MAX);
+                pause
+            }
+        };
+        self.ask_at = Some(now + pause);
     }
 
     fn pause_from(&mut self, now: Instant) {
@@ -257,7 +281,7 @@ mod tests {
         }
 
         fn see(&mut self, view: View) -> bool {
-            self.follow.see(view, self.now, NEIGHBOR_TIMEOUT)
+            self.follow.see(view, self.now)
         }
 
         /// Lets time pass; counts how often the neighbor was asked and whether it was given up.
@@ -266,9 +290,11 @@ mod tests {
             let (mut asked, mut gave_up) = (0, false);
             while let Some(due) = self.follow.deadline().filter(|due| *due <= end) {
                 self.now = self.now.max(due);
-                let (ask, give_up) = self.follow.on_time(self.now);
-                asked += u32::from(ask);
-                gave_up |= give_up;
+                gave_up |= self.follow.give_up(self.now);
+                if self.follow.must_ask(self.now) {
+                    self.follow.on_asked(self.now, NEIGHBOR_TIMEOUT);
+                    asked += 1;
+                }
             }
             self.now = end;
             (asked, gave_up)

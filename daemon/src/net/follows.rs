@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    ops::Bound,
+    ops::{Bound, RangeInclusive},
     time::Instant,
 };
 
@@ -12,6 +12,8 @@ use roced_types::DeviceId;
 use super::{
     follow::{Follow, FollowId, NextHop},
     gid::GidTableEntry,
+    neighbor::NeighborKey,
+    questions::{Asker, Place},
 };
 
 /// Destinations handled in one step. A guess: each is a query of the kernel, some microseconds.
@@ -41,36 +43,48 @@ pub(super) struct Follows {
 }
 
 impl Follows {
-    /// One follower more, if the destination is followed already.
-    pub(super) fn join(&mut self, route: FollowedRoute) -> Option<(FollowId, NextHop)> {
+    /// One follower more, if the destination is followed already; with its place in line if it is
+    /// the first one of its asker.
+    pub(super) fn join(&mut self, route: FollowedRoute, asker: Asker) -> Option<(FollowId, NextHop, Option<Place>)> {
         let id = *self.by_route.get(&route)?;
         let follow = self.follows.get_mut(&id)?;
-        follow.followers += 1;
-        Some((id, follow.next))
+        let followers = follow.askers.entry(asker).or_insert(0);
+        *followers += 1;
+        let place = follow.place.filter(|_| *followers == 1);
+        Some((id, follow.next, place))
     }
 
-    /// A destination that is not followed yet.
-    pub(super) fn add(&mut self, follow: Follow) -> FollowId {
+    /// A destination that is not followed yet, and its first follower.
+    pub(super) fn add(&mut self, mut follow: Follow, asker: Asker) -> FollowId {
         self.last_id += 1;
         let id = FollowId::new(self.last_id);
+        follow.askers.insert(asker, 1);
         self.by_route.insert(route_of(&follow), id);
         self.put(id, follow);
         id
     }
 
-    /// One follower less.
-    pub(super) fn leave(&mut self, id: FollowId) {
-        let Some(mut follow) = self.take(id) else { return };
-        follow.followers -= 1;
-        if follow.followers > 0 {
-            self.put(id, follow);
-        } else {
+    /// One follower less; gives the destination's place in line if it was the last one of its
+    /// asker.
+    pub(super) fn leave(&mut self, id: FollowId, asker: Asker) -> Option<Place> {
+        let mut follow = self.take(id)?;
+        let followers = follow.askers.get_mut(&asker).expect("it is one of its followers");
+        *followers -= 1;
+        let is_last = *followers == 0;
+        if is_last {
+            follow.askers.remove(&asker);
+        }
+        let place = follow.place.filter(|_| is_last);
+        if follow.askers.is_empty() {
             self.by_route.remove(&route_of(&follow));
             self.outdated.remove(&id);
             if self.outdated.is_empty() {
                 self.outdated_since = None;
             }
+        } else {
+            self.put(id, follow);
         }
+        place
     }
 
     /// Takes a destination out, to change it.
@@ -97,12 +111,16 @@ impl Follows {
     }
 
     /// A neighbor has changed: those that are reached by it are outdated.
-    pub(super) fn on_neighbor(&mut self, ifindex: u32, neighbor: IpAddr, now: Instant) {
-        let range = (ifindex, neighbor, FollowId::FIRST)..=(ifindex, neighbor, FollowId::LAST);
-        for (.., id) in self.by_neighbor.range(range) {
+    pub(super) fn on_neighbor(&mut self, neighbor: NeighborKey, now: Instant) {
+        for (.., id) in self.by_neighbor.range(reached_by(neighbor)) {
             self.outdated.entry(*id).or_insert(false);
             self.outdated_since.get_or_insert(now);
         }
+    }
+
+    /// Some are reached by the neighbor.
+    pub(super) fn has_neighbor(&self, neighbor: NeighborKey) -> bool {
+        self.by_neighbor.range(reached_by(neighbor)).next().is_some()
     }
 
     /// Routes have changed: all are outdated.
@@ -141,6 +159,10 @@ impl Follows {
     }
 }
 
+fn reached_by((ifindex, address): NeighborKey) -> RangeInclusive<(u32, IpAddr, FollowId)> {
+    (ifindex, address, FollowId::FIRST)..=(ifindex, address, FollowId::LAST)
+}
+
 fn route_of(follow: &Follow) -> FollowedRoute {
     (follow.device, follow.source, follow.destination)
 }
@@ -150,7 +172,10 @@ mod tests {
     use std::time::Duration;
 
     use super::{super::gid::RoceVersion, *};
-    use crate::net::route::Hop;
+    use crate::net::{questions::Questions, route::Hop};
+
+    const ONE: Asker = Asker::AnyHost;
+    const OTHER: Asker = Asker::KnownPeer;
 
     fn follow(last: u8, neighbor: Option<u8>) -> Follow {
         let address = IpAddr::from([10, 0, 0, 1]);
@@ -165,38 +190,56 @@ mod tests {
     fn followers_of_the_same_destination_share_it() {
         let mut follows = Follows::default();
         let route = route_of(&follow(2, None));
-        assert_eq!(follows.join(route), None);
-        let id = follows.add(follow(2, Some(9)));
-        assert_eq!(follows.join(route), Some((id, NextHop::Unreachable)));
-        follows.leave(id);
+        assert_eq!(follows.join(route, ONE), None);
+        let id = follows.add(follow(2, Some(9)), ONE);
+        assert_eq!(follows.join(route, OTHER), Some((id, NextHop::Unreachable, None)));
+        follows.leave(id, ONE);
         let now = Instant::now();
-        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        follows.on_neighbor((2, [10, 0, 0, 9].into()), now);
         assert_eq!(follows.take_outdated(), [(id, false)]);
         follows.on_routes(now);
         assert_eq!(follows.deadline(), Some(now));
-        follows.leave(id);
-        assert_eq!(follows.join(route), None);
-        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        follows.leave(id, OTHER);
+        assert_eq!(follows.join(route, ONE), None);
+        follows.on_neighbor((2, [10, 0, 0, 9].into()), now);
         assert_eq!((follows.take_outdated(), follows.deadline()), (Vec::new(), None));
         assert!(follows.take(id).is_none());
+    }
+
+    /// Also one that is alone in leaving, and the first and last of several followers.
+    #[test]
+    fn the_place_in_line_is_that_of_each_asker() {
+        let mut follows = Follows::default();
+        let id = follows.add(follow(2, Some(9)), ONE);
+        let place = Some(Questions::default().last_place(false));
+        let mut waiting = follows.take(id).expect("it is there");
+        waiting.place = place;
+        follows.put(id, waiting);
+        let joined = |follows: &mut Follows, asker| {
+            let (_, _, place) = follows.join(route_of(&follow(2, None)), asker).expect("it is followed");
+            place
+        };
+        assert_eq!([OTHER, OTHER, ONE].map(|asker| joined(&mut follows, asker)), [place, None, None]);
+        assert_eq!([OTHER, OTHER, ONE, ONE].map(|asker| follows.leave(id, asker)), [None, place, None, place]);
+        assert!(follows.take(id).is_none() && !follows.has_neighbor((2, [10, 0, 0, 9].into())));
     }
 
     #[test]
     fn a_change_of_the_neighbor_or_deadline_is_found_by_the_new_one() {
         let mut follows = Follows::default();
-        let (id, other) = (follows.add(follow(2, Some(8))), follows.add(follow(3, Some(9))));
+        let (id, other) = (follows.add(follow(2, Some(8)), ONE), follows.add(follow(3, Some(9)), ONE));
         let mut changed = follows.take(id).expect("it is there");
         let now = Instant::now();
         changed.set_hop(follow(2, Some(9)).hop, now);
-        changed.see(super::super::follow::View::Asked, now, Duration::from_secs(3));
+        changed.see(super::super::follow::View::Asked, now);
         follows.put(id, changed);
-        follows.on_neighbor(2, [10, 0, 0, 8].into(), now);
+        follows.on_neighbor((2, [10, 0, 0, 8].into()), now);
         assert_eq!(follows.take_outdated(), []);
-        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        follows.on_neighbor((2, [10, 0, 0, 9].into()), now);
         assert_eq!(follows.take_outdated(), [(id, false), (other, false)]);
         assert_eq!((follows.deadline(), follows.due(now)), (Some(now), vec![id]));
         let mut changed = follows.take(id).expect("it is there");
-        changed.on_time(now);
+        changed.on_asked(now, Duration::from_secs(3));
         follows.put(id, changed);
         assert_eq!(follows.due(now), []);
     }
@@ -208,11 +251,11 @@ mod tests {
             let [.., high, low] = number.to_be_bytes();
             let mut other = follow(2, None);
             other.destination = [10, 0, high, low].into();
-            follows.add(other);
+            follows.add(other, ONE);
         }
         let now = Instant::now();
         follows.on_routes(now);
-        follows.on_neighbor(2, [10, 0, 0, 9].into(), now);
+        follows.on_neighbor((2, [10, 0, 0, 9].into()), now);
         let steps: Vec<usize> = (0..4).map(|_| follows.take_outdated().len()).collect();
         assert_eq!(steps, [STEP, STEP, 600 - 2 * STEP, 0]);
         // However often routes change, each has its turn.

@@ -11,13 +11,16 @@
 //!                   followed destinations ── route? ── neighbor? ───────────────► NextHop
 //! ```
 
+mod asking;
 mod events;
 mod follow;
 mod follows;
 mod gid;
 mod link;
+mod mac_changes;
 mod membership;
 mod neighbor;
+mod questions;
 mod route;
 
 use std::{
@@ -46,14 +49,17 @@ use self::{
     follows::Follows,
     gid::Addresses,
     link::Interfaces,
+    mac_changes::MacChanges,
     membership::Memberships,
-    neighbor::{Neighbor, Neighbors},
+    neighbor::{Neighbor, NeighborNews, Neighbors},
+    questions::Questions,
     route::Hop,
 };
 pub use self::{
     follow::{FollowId, NextHop},
     gid::{GidTable, GidTableEntry, RoceVersion},
     link::{Below, LowerInterface},
+    questions::{ASKED_MAX, Asker},
 };
 use crate::log_limiter::LogLimiter;
 
@@ -159,6 +165,8 @@ pub struct Net {
     read_again_at: Option<Instant>,
     devices: Vec<(DeviceId, DeviceNet)>,
     follows: Follows,
+    questions: Questions,
+    mac_changes: MacChanges,
     /// Lines about neighbors that do not answer: strangers can cause them.
     silent_neighbors: LogLimiter,
     memberships: Memberships,
@@ -187,6 +195,8 @@ impl Net {
             read_again_at: None,
             devices: Vec::new(),
             follows: Follows::default(),
+            questions: Questions::default(),
+            mac_changes: MacChanges::default(),
             silent_neighbors: LogLimiter::default(),
             memberships: Memberships::default(),
             resolve_timeout,
@@ -305,7 +315,7 @@ impl Net {
                 for message in &messages {
                     match self.mirror.take(message) {
                         Concerns::Nothing => {}
-                        Concerns::Neighbor(ifindex, address) => self.follows.on_neighbor(ifindex, address, now),
+                        Concerns::Neighbor(news) => self.on_neighbor(news, now),
                         Concerns::Routes => routes_changed = true,
                     }
                 }
@@ -322,7 +332,8 @@ impl Net {
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.follows.deadline().into_iter().chain(self.read_again_at).min()
+        let parts = [self.follows.deadline(), self.questions.deadline(), self.mac_changes.deadline()];
+        parts.into_iter().flatten().chain(self.read_again_at).min()
     }
 
     /// Time has passed: neighbors are asked again, and given up. Many destinations are handled in
@@ -333,29 +344,24 @@ impl Net {
         if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
             changes.extend(self.refresh_devices(true));
         }
+        while let Some(neighbor) = self.mac_changes.on_time(now) {
+            self.follows.on_neighbor(neighbor, now);
+        }
         let outdated = self.follows.take_outdated();
         changes.extend(outdated.into_iter().filter_map(|(id, routes_changed)| self.look_again(id, routes_changed)));
         for id in self.follows.due(now) {
             let Some(mut follow) = self.follows.take(id) else { continue };
-            let gave_up = self.pass_time(&mut follow, now);
-            if gave_up {
+            if follow.give_up(now) {
                 changes.push(NetworkChange::NextHop(id, NextHop::Unreachable));
+                if let Some(held_back) = self.silent_neighbors.admit(now) {
+                    info!(destination = %follow.destination, held_back, "neighbor does not answer");
+                }
             }
-            if gave_up && let Some(held_back) = self.silent_neighbors.admit(now) {
-                info!(destination = %follow.destination, held_back, "neighbor does not answer");
-            }
-            self.follows.put(id, follow);
+            self.pass_time(id, follow, now);
         }
+        self.questions.on_time(now);
+        self.ask_waiting(now);
         changes
-    }
-
-    /// Asks the neighbor if it is time to; true if it is given up now.
-    fn pass_time(&mut self, follow: &mut Follow, now: Instant) -> bool {
-        let (ask, gave_up) = follow.on_time(now);
-        if let Some(hop) = follow.hop.filter(|_| ask) {
-            ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
-        }
-        gave_up
     }
 
     /// An interface of this host has the address.
@@ -374,7 +380,8 @@ impl Net {
     }
 
     /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
-    /// [`Self::unfollow`].
+    /// [`Self::unfollow`]. A question for its neighbor counts for `asker`; while that has too many,
+    /// it waits in line, and the next hop is [`NextHop::Resolving`] until then as well.
     ///
     /// # Errors
     /// [`NoRoute`]: nothing is followed.
@@ -383,9 +390,13 @@ impl Net {
         device: DeviceId,
         source: GidTableEntry,
         destination: IpAddr,
+        asker: Asker,
     ) -> Result<(FollowId, NextHop), NoRoute> {
-        if let Some(followed) = self.follows.join((device, source, destination)) {
-            return Ok(followed);
+        if let Some((id, next, place)) = self.follows.join((device, source, destination), asker) {
+            if let Some(place) = place {
+                self.questions.wait(asker, place, id);
+            }
+            return Ok((id, next));
         }
         let now = Instant::now();
         let mut follow = Follow::new(device, source, destination);
@@ -393,11 +404,14 @@ impl Net {
         if follow.hop.is_none() && view == View::NoWay {
             return Err(NoRoute { from: source.address, destination });
         }
-        follow.see(view, now, self.resolve_timeout);
-        // A neighbor not known yet is asked for at once.
-        self.pass_time(&mut follow, now);
+        follow.see(view, now);
         let next = follow.next;
-        Ok((self.follows.add(follow), next))
+        let id = self.follows.add(follow, asker);
+        // A neighbor not known yet is asked for at once, if the asker has room.
+        if let Some(follow) = self.follows.take(id) {
+            self.pass_time(id, follow, now);
+        }
+        Ok((id, next))
     }
 
     /// Whether `destination` is followed only by asking its neighbor first: the kernel does not
@@ -407,9 +421,11 @@ impl Net {
         matches!(view, View::Asked | View::Silent)
     }
 
-    /// One follower less.
-    pub fn unfollow(&mut self, id: FollowId) {
-        self.follows.leave(id);
+    /// One follower less, of this asker.
+    pub fn unfollow(&mut self, id: FollowId, asker: Asker) {
+        if let Some(place) = self.follows.leave(id, asker) {
+            self.questions.leave(asker, place);
+        }
     }
 
     /// Makes the kernel a member of a multicast group on the interface of `source`, a GID of
@@ -438,6 +454,8 @@ impl Net {
             Ok(mut mirror) => {
                 mirror.links.count_changes_after(&self.mirror.links);
                 (self.mirror, self.read_again_at) = (mirror, None);
+                let neighbors = &self.mirror.neighbors;
+                self.questions.keep(|(ifindex, address)| neighbors.get(ifindex, address) == Some(Neighbor::Asked));
                 true
             }
             Err(error) => {
@@ -508,10 +526,13 @@ impl Net {
         if routes_changed {
             follow.hope(now);
         }
-        let change = follow.see(view, now, self.resolve_timeout).then(|| {
+        let change = follow.see(view, now).then(|| {
             debug!(destination = %follow.destination, next = ?follow.next, "next hop changed");
             NetworkChange::NextHop(id, follow.next)
         });
+        if !follow.lacks_neighbor() {
+            self.leave_line(&mut follow);
+        }
         self.follows.put(id, follow);
         change
     }
@@ -608,8 +629,8 @@ impl Mirror {
             M::DelLink(link) => self.links.remove(link),
             M::NewAddress(address) => self.addresses.set(address),
             M::DelAddress(address) => self.addresses.remove(address),
-            M::NewNeighbour(neighbor) => return self.neighbors.set(neighbor).into(),
-            M::DelNeighbour(neighbor) => return self.neighbors.remove(neighbor).into(),
+            M::NewNeighbour(neighbor) => return Concerns::of(self.neighbors.set(neighbor)),
+            M::DelNeighbour(neighbor) => return Concerns::of(self.neighbors.remove(neighbor)),
             M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
             _ => return Concerns::Nothing,
         }
@@ -620,26 +641,14 @@ impl Mirror {
 /// Destinations that a message of netlink concerns.
 enum Concerns {
     Nothing,
-    /// Those that are reached by this neighbor, on this interface.
-    Neighbor(u32, IpAddr),
+    /// Those that are reached by a neighbor.
+    Neighbor(NeighborNews),
     /// All.
     Routes,
 }
 
-impl From<Option<(u32, IpAddr)>> for Concerns {
-    fn from(neighbor: Option<(u32, IpAddr)>) -> Self {
-        neighbor.map_or(Self::Nothing, |(ifindex, address)| Self::Neighbor(ifindex, address))
-    }
-}
-
-/// Makes the kernel find the hop's MAC address, or make sure of it, unless it is at it or sure
-/// already.
-fn ask_for(requests: &mut Requests, neighbors: &mut Neighbors, hop: Hop) {
-    if neighbors.is_confirmed(hop.ifindex, hop.neighbor) {
-        return;
-    }
-    match neighbor::ask(requests, hop.ifindex, hop.neighbor) {
-        Ok(()) => neighbors.set_asked(hop.ifindex, hop.neighbor),
-        Err(error) => debug!(neighbor = %hop.neighbor, %error, "the kernel would not ask for a neighbor"),
+impl Concerns {
+    fn of(news: Option<NeighborNews>) -> Self {
+        news.map_or(Self::Nothing, Self::Neighbor)
     }
 }

@@ -20,17 +20,54 @@ pub(super) enum Neighbor {
     Silent,
 }
 
+/// A neighbor: its interface and address.
+pub(super) type NeighborKey = (u32, IpAddr);
+
+/// News of the kernel about a neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NeighborNews {
+    pub(super) neighbor: NeighborKey,
+    pub(super) change: NeighborChange,
+    /// The kernel does not look for it, or not any more.
+    pub(super) is_verdict: bool,
+}
+
+/// How a neighbor is reached, compared with before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NeighborChange {
+    /// As before.
+    None,
+    /// By another MAC address.
+    Mac,
+    /// It is known now, or not any more.
+    Known,
+}
+
+impl NeighborChange {
+    fn between(before: Option<Neighbor>, now: Option<Neighbor>) -> Self {
+        match (before, now) {
+            (Some(Neighbor::Known { mac: before, .. }), Some(Neighbor::Known { mac, .. })) => {
+                if before == mac {
+                    Self::None
+                } else {
+                    Self::Mac
+                }
+            }
+            (Some(Neighbor::Silent), Some(Neighbor::Silent))
+            | (Some(Neighbor::Asked) | None, Some(Neighbor::Asked) | None) => Self::None,
+            _ => Self::Known,
+        }
+    }
+}
+
 /// All neighbors by interface and address.
 #[derive(Debug, Default)]
-pub(super) struct Neighbors(BTreeMap<(u32, IpAddr), Neighbor>);
+pub(super) struct Neighbors(BTreeMap<NeighborKey, Neighbor>);
 
 impl Neighbors {
-    /// A neighbor is, or has changed: which, by interface and address.
-    pub(super) fn set(&mut self, message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
-        let address = address_of(message)?;
-        if message.header.flags.contains(NeighbourFlags::Proxy) {
-            return None;
-        }
+    /// A neighbor is, or has changed.
+    pub(super) fn set(&mut self, message: &NeighbourMessage) -> Option<NeighborNews> {
+        let key = key_of(message)?;
         let mac = message.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(mac) => mac.first_chunk().copied(),
             _ => None,
@@ -40,23 +77,20 @@ impl Neighbors {
             (NeighbourState::Incomplete | NeighbourState::None, _) | (_, None) => Neighbor::Asked,
             (state, Some(mac)) => Neighbor::Known { mac, stale: state == NeighbourState::Stale },
         };
-        self.0.insert((message.header.ifindex, address), neighbor);
-        Some((message.header.ifindex, address))
+        let change = NeighborChange::between(self.0.insert(key, neighbor), Some(neighbor));
+        Some(NeighborNews { neighbor: key, change, is_verdict: neighbor != Neighbor::Asked })
     }
 
-    /// A neighbor is forgotten: which, by interface and address.
-    pub(super) fn remove(&mut self, message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
-        let key = (message.header.ifindex, address_of(message)?);
-        self.0.remove(&key).map(|_| key)
+    /// A neighbor is forgotten. The kernel does not tell of those that it looks for, only of their
+    /// end.
+    pub(super) fn remove(&mut self, message: &NeighbourMessage) -> Option<NeighborNews> {
+        let key = key_of(message)?;
+        let change = NeighborChange::between(self.0.remove(&key), None);
+        Some(NeighborNews { neighbor: key, change, is_verdict: true })
     }
 
     pub(super) fn get(&self, ifindex: u32, address: IpAddr) -> Option<Neighbor> {
         self.0.get(&(ifindex, address)).copied()
-    }
-
-    /// Known, and nothing to be asked.
-    pub(super) fn is_confirmed(&self, ifindex: u32, address: IpAddr) -> bool {
-        matches!(self.get(ifindex, address), Some(Neighbor::Known { stale: false, .. }))
     }
 
     /// The kernel was made to ask. It does not tell that it does, only how it ends: until then its
@@ -70,12 +104,17 @@ impl Neighbors {
     }
 }
 
-fn address_of(message: &NeighbourMessage) -> Option<IpAddr> {
-    message.attributes.iter().find_map(|attribute| match attribute {
+/// The neighbor of a message; `None` of an entry for others.
+fn key_of(message: &NeighbourMessage) -> Option<NeighborKey> {
+    if message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some((*address).into()),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some((*address).into()),
         _ => None,
-    })
+    });
+    Some((message.header.ifindex, address?))
 }
 
 /// Makes the kernel ask for a neighbor, or confirm one that is stale, as if it had a packet for it
@@ -139,6 +178,33 @@ mod tests {
         proxy.header.flags = NeighbourFlags::Proxy;
         neighbors.set(&proxy);
         assert_eq!(neighbors.get(3, ADDRESS), None);
+        neighbors.set(&message(NeighbourState::Reachable, Some(MAC)));
+        assert_eq!(neighbors.remove(&proxy), None);
+        assert!(neighbors.get(3, ADDRESS).is_some());
+    }
+
+    #[test]
+    fn only_another_way_to_a_neighbor_is_a_change() {
+        use NeighbourState as S;
+        let mut neighbors = Neighbors::default();
+        let other = Some([2, 0, 0, 0, 0, 3]);
+        for (state, mac, change, is_verdict) in [
+            (S::Incomplete, None, NeighborChange::None, false),
+            (S::Failed, None, NeighborChange::Known, true),
+            (S::Failed, Some(MAC), NeighborChange::None, true),
+            (S::Reachable, Some(MAC), NeighborChange::Known, true),
+            (S::Stale, Some(MAC), NeighborChange::None, true),
+            (S::Stale, other, NeighborChange::Mac, true),
+            (S::Probe, other, NeighborChange::None, true),
+            (S::Incomplete, None, NeighborChange::Known, false),
+        ] {
+            let news = NeighborNews { neighbor: (3, ADDRESS), change, is_verdict };
+            assert_eq!(neighbors.set(&message(state, mac)), Some(news), "{state}");
+        }
+        for is_known in [true, false] {
+            let news = neighbors.remove(&message(S::Failed, None)).expect("a neighbor");
+            assert_eq!((news.change, news.is_verdict), (NeighborChange::None, true), "{is_known}");
+        }
     }
 
     #[test]
@@ -148,9 +214,10 @@ mod tests {
         neighbors.set_asked(3, ADDRESS);
         assert_eq!(neighbors.get(3, ADDRESS), Some(Neighbor::Asked));
         neighbors.set(&message(NeighbourState::Stale, Some(MAC)));
-        assert!(!neighbors.is_confirmed(3, ADDRESS));
+        assert_eq!(neighbors.get(3, ADDRESS), Some(Neighbor::Known { mac: MAC, stale: true }));
         neighbors.set_asked(3, ADDRESS);
-        assert!(neighbors.is_confirmed(3, ADDRESS), "the kernel tells when it turns out otherwise");
+        let confirmed = Some(Neighbor::Known { mac: MAC, stale: false });
+        assert_eq!(neighbors.get(3, ADDRESS), confirmed, "the kernel tells when it turns out otherwise");
         neighbors.remove(&message(NeighbourState::Stale, Some(MAC)));
         assert_eq!(neighbors.get(3, ADDRESS), None);
     }

@@ -1,6 +1,7 @@
 //! The kernel's network as the daemon sees it, in network namespaces of the test's own: needs root
 //! and iproute2.
 
+mod floods;
 mod namespace;
 
 use std::{net::IpAddr, time::Duration};
@@ -117,7 +118,7 @@ fn a_neighbor_that_does_not_answer_is_unreachable_in_time_and_until_it_does() {
         let took = net.until("it is given up", |net| net.hop(id) == NextHop::Unreachable);
         assert!(took >= NEIGHBOR_TIMEOUT - Duration::from_millis(50) && took < NEIGHBOR_TIMEOUT * 2, "{took:?}");
         // A second one, while the kernel still holds the first failure, gets the same patience.
-        net.net.unfollow(id);
+        net.net.unfollow(id, Watched::ASKER);
         net.pass(Duration::from_secs(4));
         let id = net.follow(source, destination);
         assert_eq!(net.hop(id), NextHop::Resolving, "{destination}");
@@ -172,8 +173,9 @@ fn a_gateway_is_the_next_hop_and_routes_are_followed() {
     a.ip("route del fd02::/64");
     net.until("no way any more", |net| [v4, v6].iter().all(|id| net.hop(*id) == NextHop::Unreachable));
     let source = net.gid(0, "10.1.0.1");
-    assert!(net.net.follow(DeviceId(0), source, [10, 2, 0, 5].into()).is_ok(), "it is still followed");
-    let error = net.net.follow(DeviceId(0), source, [10, 2, 0, 6].into()).expect_err("there is no route");
+    assert!(net.net.follow(DeviceId(0), source, [10, 2, 0, 5].into(), Watched::ASKER).is_ok(), "it is still followed");
+    let error =
+        net.net.follow(DeviceId(0), source, [10, 2, 0, 6].into(), Watched::ASKER).expect_err("there is no route");
     assert_eq!(error.to_string(), "no route to 10.2.0.6 from 10.1.0.1 by that device");
     a.ip("route add 10.2.0.0/24 via 10.1.0.2");
     net.until("a way again", |net| mac_of(net, v4) == Some(PEER_MAC));
@@ -283,7 +285,7 @@ fn addresses_of_our_own_devices_are_local() {
     assert_eq!((net.hop(own), net.hop(other)), (NextHop::Local(DeviceId(0)), NextHop::Local(DeviceId(1))));
     // Not a GID of any device, though it is the host's own.
     let source = net.gid(0, "10.1.0.1");
-    net.net.follow(DeviceId(0), source, [127, 0, 0, 1].into()).expect_err("loopback is no device");
+    net.net.follow(DeviceId(0), source, [127, 0, 0, 1].into(), Watched::ASKER).expect_err("loopback is no device");
     a.ip("address del 10.3.0.1/24 dev eth1");
     net.until("it is nobody's now", |net| net.hop(other) == NextHop::Unreachable);
 }
@@ -409,7 +411,7 @@ fn two_devices_in_one_network_keep_to_their_interfaces() {
     let source = net.gid(1, "10.1.0.11");
     let destination = [10, 1, 0, 12].into();
     // The kernel's first choice is eth0, with the older route.
-    let (id, _) = net.net.follow(DeviceId(1), source, destination).expect("eth1 leads there as well");
+    let (id, _) = net.net.follow(DeviceId(1), source, destination, Watched::ASKER).expect("eth1 leads there as well");
     let mac = |change: &NetworkChange| match change {
         NetworkChange::NextHop(heard, NextHop::Reachable { mac, .. }) if *heard == id => Some(*mac),
         _ => None,

@@ -16,8 +16,8 @@ use nix::{
     sched::{CloneFlags, setns},
     unistd::geteuid,
 };
-use roced::net::{DeviceInterface, FollowId, GidTableEntry, Net, NetError, NetworkChange, NextHop};
-use roced_types::DeviceId;
+use roced::net::{Asker, DeviceInterface, FollowId, GidTableEntry, Net, NetError, NetworkChange, NextHop};
+use roced_types::{AccountId, DeviceId};
 
 /// A network namespace, `rt-<pid>-<number>-<name>`.
 pub(crate) struct Namespace {
@@ -53,6 +53,13 @@ impl Namespace {
         let output = Command::new("ip").args(["-n", &self.name, "neigh", "show", neighbor]).output();
         let output = output.expect("iproute2 is installed");
         String::from_utf8_lossy(&output.stdout).contains("STALE")
+    }
+
+    /// Neighbors that its kernel looks for.
+    pub(crate) fn asked_neighbors(&self) -> usize {
+        let arguments = ["-n", &self.name, "neigh", "show", "nud", "incomplete"];
+        let output = Command::new("ip").args(arguments).output().expect("iproute2 is installed");
+        String::from_utf8_lossy(&output.stdout).lines().count()
     }
 
     /// Runs many lines of `ip` in it.
@@ -149,6 +156,9 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
+    /// Follows most.
+    pub(crate) const ASKER: Asker = Asker::Account(AccountId(1000));
+
     /// The first device.
     pub(crate) fn device(&self) -> &roced::net::DeviceNet {
         self.net.device(DeviceId(0))
@@ -182,8 +192,13 @@ impl Watched {
 
     /// Follows a destination from a GID of the first device.
     pub(crate) fn follow_from(&mut self, gid: GidTableEntry, destination: &str) -> FollowId {
+        self.follow_for(Self::ASKER, gid, destination)
+    }
+
+    /// Follows a destination for an asker.
+    pub(crate) fn follow_for(&mut self, asker: Asker, gid: GidTableEntry, destination: &str) -> FollowId {
         let destination = destination.parse().expect("the test knows addresses");
-        let (id, next) = self.net.follow(DeviceId(0), gid, destination).expect("there is a route");
+        let (id, next) = self.net.follow(DeviceId(0), gid, destination, asker).expect("there is a route");
         self.hops.insert(id, next);
         id
     }

@@ -40,7 +40,7 @@ use roced::{
     clients::{Clients, DeviceSetup},
     config::{AccessRule, LimitsConfig},
     environment::{DevicePort, Environment, Network, WorkerAccess},
-    net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
+    net::{Asker, FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::Endpoints,
@@ -201,7 +201,13 @@ impl Network for FakeNetwork {
         gids.find(|gid| gid.address.is_ipv4() == destination.is_ipv4()).map(|gid| gid.address)
     }
 
-    fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+    fn follow(
+        &mut self,
+        device: DeviceId,
+        source: GidTableEntry,
+        to: IpAddr,
+        _: Asker,
+    ) -> Result<(FollowId, NextHop), NoRoute> {
         let mut told = self.told.lock().expect("no test panics here");
         let local = !told.hide_local && told.gids.iter().flatten().any(|gid| gid.address == to);
         let next = if local { Some(NextHop::Local(device)) } else { told.elsewhere };
@@ -219,7 +225,7 @@ impl Network for FakeNetwork {
         self.told.lock().expect("no test panics here").elsewhere == Some(NextHop::Resolving)
     }
 
-    fn unfollow(&mut self, id: FollowId) {
+    fn unfollow(&mut self, id: FollowId, _: Asker) {
         let mut told = self.told.lock().expect("no test panics here");
         let followers = &mut told.followed.get_mut(&id).expect("it is followed").1;
         *followers -= 1;

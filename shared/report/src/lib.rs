@@ -115,6 +115,9 @@ pub struct AccountReport {
     /// sockets: a thread of the user's handles its messages for a while after each. Since the first
     /// of its programs connected that are there.
     pub slow_wakes: u64,
+    /// Destinations of its programs with a neighbor that was asked for later: the kernel was
+    /// looking for many others of the user, or of all users. Since the daemon started.
+    pub delayed_neighbors: u64,
 }
 
 /// A client's connection.

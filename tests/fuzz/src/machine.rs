@@ -12,7 +12,7 @@ use std::{
 
 use roced::{
     environment::{DevicePort, Network, WorkerAccess},
-    net::{FollowId, GidTableEntry, NextHop, NoRoute, RoceVersion},
+    net::{Asker, FollowId, GidTableEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::{EndpointLocation, Endpoints},
@@ -236,7 +236,13 @@ impl Network for Net {
         gids.find(|gid| gid.address.is_ipv4() == destination.is_ipv4()).map(|gid| gid.address)
     }
 
-    fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+    fn follow(
+        &mut self,
+        device: DeviceId,
+        source: GidTableEntry,
+        to: IpAddr,
+        _: Asker,
+    ) -> Result<(FollowId, NextHop), NoRoute> {
         let local = [0, 2].iter().any(|index| self.gid(device, *index).is_some_and(|gid| gid.address == to));
         let next = if local { Some(NextHop::Local(device)) } else { self.elsewhere };
         let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
@@ -253,7 +259,7 @@ impl Network for Net {
         self.elsewhere == Some(NextHop::Resolving)
     }
 
-    fn unfollow(&mut self, id: FollowId) {
+    fn unfollow(&mut self, id: FollowId, _: Asker) {
         let followers = &mut self.followed.get_mut(&id).expect("it is followed").1;
         *followers -= 1;
         if *followers == 0 {

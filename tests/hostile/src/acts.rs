@@ -71,6 +71,8 @@ pub(crate) enum Role {
     Calls,
     /// Connect many queue pairs to one peer.
     IdleQueuePairs,
+    /// Have address handles to many hosts that are not there.
+    AbsentHosts,
     /// Open the device by the client library.
     Hello,
     /// Commit faults.
@@ -102,6 +104,7 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::TakeQueuePairs => objects::take_queue_pairs(arguments),
         Role::TakeSessions => objects::take_sessions(arguments),
         Role::IdleQueuePairs => objects::idle_queue_pairs(arguments),
+        Role::AbsentHosts => objects::absent_hosts(arguments),
         Role::Hello => objects::hello(),
         Role::Faults => objects::faults(arguments),
         Role::Admin => objects::ask_admin(arguments),

@@ -81,6 +81,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         run: control_thread::neighbor_change,
     },
     Attack {
+        name: "restless-neighbor",
+        about: "the peer of thousands of queue pairs changes its MAC address without end",
+        run: control_thread::restless_neighbor,
+    },
+    Attack {
         name: "log-budget",
         about: "faults of one user beside a fault of another",
         run: control_thread::log_budget,
@@ -121,6 +126,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         name: "all-sessions",
         about: "all places for clients by two subordinate users of one owner",
         run: accounts::all_sessions,
+    },
+    Attack {
+        name: "silent-neighbors",
+        about: "address handles to many hosts that are not there",
+        run: accounts::silent_neighbors,
     },
     Attack {
         name: "admin-socket",

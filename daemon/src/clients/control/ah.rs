@@ -17,7 +17,11 @@ use super::{
     CallHandler, CallReply,
     mr::nothing,
 };
-use crate::{accounts::ledger::Charge, net::NextHop, worker::command::Command};
+use crate::{
+    accounts::ledger::Charge,
+    net::{Asker, NextHop},
+    worker::command::Command,
+};
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_ah(&mut self, request: CreateAhRequest) -> CallReply<CreateAh> {
@@ -99,7 +103,8 @@ impl CallHandler<'_, '_> {
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });
         }
-        let followed = self.environment.network.follow(device, wish.source, wish.destination);
+        let asker = Asker::Account(self.objects.peer.account);
+        let followed = self.environment.network.follow(device, wish.source, wish.destination, asker);
         let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
         self.registry.followers.entry(follow).or_default().push((self.session, follower));
         Ok(Way { follow: Some(follow), next, wish })
@@ -108,7 +113,7 @@ impl CallHandler<'_, '_> {
     /// The follower has this way no more.
     pub(super) fn unfollow(&mut self, follower: Follower, way: Option<Way>) {
         let Some(Way { follow: Some(follow), .. }) = way else { return };
-        self.environment.network.unfollow(follow);
+        self.environment.network.unfollow(follow, Asker::Account(self.objects.peer.account));
         if let Some(followers) = self.registry.followers.get_mut(&follow) {
             if let Some(at) = followers.iter().position(|known| *known == (self.session, follower)) {
                 followers.swap_remove(at);

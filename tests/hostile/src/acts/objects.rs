@@ -10,7 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use nix::sys::socket::MsgFlags;
-use roced_abi::control::{AllocPd, CreateCq, CreateCqRequest, CreateQpRequest, Nothing};
+use roced_abi::control::{
+    AllocPd, CreateAh, CreateAhRequest, CreateCq, CreateCqRequest, CreateQpRequest, DestroyAh, Handle, Nothing,
+};
 use roced_client::Device;
 use roced_types::service;
 
@@ -100,6 +102,29 @@ pub(super) fn idle_queue_pairs(arguments: &ActArguments) -> Result<()> {
         }
     }
     say(&format!("ready {count}"))?;
+    wait()
+}
+
+/// Makes address handles to `count` hosts of 10.78.0.0/16, of which it keeps every second one.
+pub(super) fn absent_hosts(arguments: &ActArguments) -> Result<()> {
+    let mut sessions = Vec::new();
+    for host in 0..arguments.count {
+        if host % 1000 == 0 {
+            let mut session = RawSession::open(&arguments.socket)?;
+            let (pd, _) = session.client.call::<AllocPd>(Nothing {})?;
+            let (sgid_index, _) = session.gid()?;
+            sessions.push((session, pd.handle, sgid_index));
+        }
+        let (session, pd, sgid_index) = sessions.last_mut().context("the first host has made one")?;
+        let [.., high, low] = (host + 1).to_be_bytes();
+        let dgid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 78, high, low];
+        let request = CreateAhRequest { pd: *pd, sgid_index: *sgid_index, dgid, ..CreateAhRequest::default() };
+        let (made, _) = session.client.call::<CreateAh>(request)?;
+        if host % 2 == 0 {
+            session.client.call::<DestroyAh>(Handle { handle: made.handle })?;
+        }
+    }
+    say(&format!("ready {}", arguments.count))?;
     wait()
 }
 

@@ -8,14 +8,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use roced_client::{Gid, ServiceType};
 
 use crate::{
     actor::{ActArguments, Actor, FIRST_UID},
     acts::Role,
     finding::Finding,
-    network::Host,
+    network::{Host, INTERFACE, run},
     process::Holdings,
-    stage::Stage,
+    stage::{Stage, transfer},
+    victim::{Transfer, Victim},
 };
 
 const MEBIBYTE: f64 = (1 << 20) as f64;
@@ -183,4 +185,60 @@ fn all_sessions_of(stage: &Stage, _second: u32) -> Result<Vec<Finding>> {
         Finding::reported("sessions that two subordinate users of one owner have", taken, ""),
         Finding::at_least("sessions that another user gets then", left, "", 1.0),
     ])
+}
+
+/// Neighbors that the kernel looks for at a time for one account.
+const ASKED_MAX: f64 = 64.0;
+
+/// The kernel's table is one of the whole machine: without minutes, the hosts are a part of it.
+pub(super) fn silent_neighbors(stage: &Stage) -> Result<Vec<Finding>> {
+    let hosts = stage.rounds(600, 8000);
+    let mut pair = stage.hosts()?;
+    run("ip", &["-n", &pair.a.space, "route", "add", "10.78.0.0/16", "dev", INTERFACE])?;
+    // New neighbors: ten for another program of the kernel's, and one for another user.
+    for last in 100..=110 {
+        let address = format!("10.77.0.{last}/24");
+        run("ip", &["-n", &pair.b.space, "address", "add", &address, "dev", INTERFACE])?;
+    }
+    let actor = Actor::start(&ActArguments::new(Role::AbsentHosts, &pair.a.socket).times(hosts))?;
+    let (begin, mut most, mut kept, mut found) = (Instant::now(), 0, 0, 0);
+    let mut others = 101..=110;
+    while begin.elapsed() < Duration::from_secs(8) {
+        most = most.max(neighbors(&pair.a, Some("incomplete"))?);
+        kept = kept.max(neighbors(&pair.a, None)?);
+        if begin.elapsed() > Duration::from_millis(500)
+            && let Some(last) = others.next()
+        {
+            let address = format!("10.77.0.{last}");
+            found += u32::from(pair.a.run("ping", &["-c", "1", "-W", "1", &address]).is_ok());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    let made = actor.number(Duration::from_secs(120))?;
+    let to_new = Transfer {
+        to: (pair.b.socket.clone(), Gid::from(std::net::IpAddr::from([10, 77, 0, 100]))),
+        ..transfer(&pair.a, &pair.b, ServiceType::Rc, 64, 1)
+    };
+    let begin = Instant::now();
+    let mut victim = Victim::start(&to_new)?;
+    while victim.take().messages == 0 && begin.elapsed() < Duration::from_secs(30) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let connected_ms = begin.elapsed().as_secs_f64() * 1000.0;
+    drop(victim);
+    drop(actor);
+    Ok(vec![
+        Finding::reported("address handles made", made, ""),
+        Finding::at_most("neighbors that the kernel looks for at a time", most as f64, "", ASKED_MAX),
+        Finding::reported("neighbors in its table", kept as f64, ""),
+        Finding::at_least("new neighbors that another program of the host finds, of 10", found.into(), "", 10.0),
+        Finding::at_most("first message of another user to a new neighbor", connected_ms, "ms", 1000.0),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
+/// Neighbors in the kernel's table, those in a state or all.
+fn neighbors(host: &Host, state: Option<&str>) -> Result<usize> {
+    let arguments = ["-n", &host.space, "neighbor", "show", "nud", state.unwrap_or("all")];
+    Ok(run("ip", &arguments)?.lines().count())
 }

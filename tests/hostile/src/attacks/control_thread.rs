@@ -145,6 +145,50 @@ pub(super) fn neighbor_change(stage: &Stage) -> Result<Vec<Finding>> {
     ])
 }
 
+/// As a host on the link does that announces other addresses in the peer's name.
+pub(super) fn restless_neighbor(stage: &Stage) -> Result<Vec<Finding>> {
+    let mut pair = stage.hosts_with("[limits.client]\nqps = 4096\n")?;
+    let actor = Actor::start(&ActArguments::new(Role::IdleQueuePairs, &pair.a.socket).times(4096))?;
+    let count = actor.number(Duration::from_secs(120))?;
+    let calls_of = |act: &dyn Fn() -> Result<()>| -> Result<_> {
+        let probe = ControlProbe::start(&pair.a.socket)?;
+        act()?;
+        settle(&probe);
+        probe.finish()
+    };
+    let seconds = stage.duration(4);
+    let alone = calls_of(&|| {
+        thread::sleep(seconds);
+        Ok(())
+    })?;
+    let line = |at: u32| {
+        let (peer, mac) = (pair.b.address, format!("02:00:00:00:{:02x}:{:02x}", at / 200 % 200, at % 200));
+        format!("neighbor replace {peer} lladdr {mac} dev {INTERFACE} nud reachable\n")
+    };
+    let file = pair.folder().join("changes");
+    let changes = std::cell::Cell::new(0);
+    let beside = calls_of(&|| {
+        let begin = Instant::now();
+        while begin.elapsed() < seconds {
+            let at = changes.get();
+            std::fs::write(&file, (at..at + 500).map(line).collect::<String>())?;
+            run("ip", &["-n", &pair.a.space, "-batch", &file.to_string_lossy()])?;
+            changes.set(at + 500);
+        }
+        Ok(())
+    })?;
+    drop(actor);
+    let ratio = beside.permille_ms(500) / alone.permille_ms(500);
+    Ok(vec![
+        Finding::reported("connected queue pairs", count, ""),
+        Finding::reported("changes a second", f64::from(changes.get()) / seconds.as_secs_f64(), ""),
+        Finding::reported("another's call, median, without them", alone.permille_ms(500), "ms"),
+        Finding::at_most("another's call, median, of that without them", ratio, "times", 2.0),
+        silent("beside them", beside.most_ms()),
+        Finding::at_least("daemon alive", f64::from(pair.a.is_alive()), "", 1.0),
+    ])
+}
+
 fn set_neighbor(pair: &HostPair, last: u8) -> Result<()> {
     let (peer, mac) = (pair.b.address.to_string(), format!("02:00:00:00:00:{last:02x}"));
     let arguments =

@@ -1,0 +1,304 @@
+//! Questions for neighbors: how many the kernel works on for us at a time, and the lines of those
+//! that wait.
+//!
+//! The kernel's table has room for 1,024 neighbors of a family by default, of all programs of the
+//! host, and an address that it looks for keeps its place there until it gives up, after 3 s, even
+//! if no path leads there any more. So a question counts for its [`Asker`] until the kernel's
+//! verdict. Beyond the bound a destination waits in line, and is asked for in its turn.
+//!
+//! ```text
+//!   question ──► bound reached? ──no──► open ──► verdict of the kernel: room for the next one
+//!                    │ yes                ▲
+//!                    └──► line of asker ──┘  askers take turns; first questions before repeated ones
+//! ```
+//!
+//! A destination that several askers follow waits in the line of each, and its question counts for
+//! the one of which the turn comes first: the long line of one asker does not delay the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    time::{Duration, Instant},
+};
+
+use roced_types::AccountId;
+
+use super::{follow::FollowId, neighbor::NeighborKey};
+
+/// Questions of an asker at a time, a sixteenth of the kernel's table: addresses that did not answer
+/// stay there for 15 s, five times as many.
+pub const ASKED_MAX: usize = 64;
+
+/// Those of them that may be repeated ones. The rest is for new destinations.
+const ASKED_AGAIN_MAX: usize = ASKED_MAX / 2;
+
+/// Questions of all askers at a time, a quarter of the table. An asker has at most as many as it
+/// leaves free, so that each of many finds room.
+const ASKED_IN_ALL_MAX: usize = 4 * ASKED_MAX;
+
+/// After this time a question is over without a verdict: some were lost, or the kernel is set to
+/// ask for longer than the 3 s of its defaults.
+const VERDICT_MAX: Duration = Duration::from_secs(10);
+
+/// A question that the kernel refuses, its table being full, counts for this time.
+const REFUSED_KEPT: Duration = Duration::from_secs(1);
+
+/// Accounts with questions that waited that are remembered.
+const REMEMBERED: usize = 1024;
+
+/// Cause of a question, for which it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asker {
+    /// A program of a user: a queue pair, an address handle, an address to be resolved.
+    Account(AccountId),
+    /// An answer of the connection manager that any host can cause.
+    AnyHost,
+    /// An answer of a program to a stranger, by the connection manager.
+    AnsweredStranger,
+    /// An answer of the connection manager to a known peer.
+    KnownPeer,
+}
+
+/// Place in the line of an asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// The neighbor did not answer before.
+    is_again: bool,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct OpenQuestion {
+    asker: Asker,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct AskerState {
+    open: usize,
+    line: BTreeMap<Place, FollowId>,
+}
+
+/// All questions that are open, and those that wait.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    open: BTreeMap<NeighborKey, OpenQuestion>,
+    by_end: BTreeSet<(Instant, NeighborKey)>,
+    askers: BTreeMap<Asker, AskerState>,
+    /// Askers with a line.
+    waiting: BTreeSet<Asker>,
+    /// The asker of the last turn.
+    last_served: Option<Asker>,
+    /// Some that have room were left for the next step, since then.
+    left_since: Option<Instant>,
+    last_number: u64,
+    /// How many had to wait, by account.
+    delayed: BTreeMap<u32, u64>,
+}
+
+impl Questions {
+    /// The kernel works on a question for this neighbor.
+    pub(super) fn is_open(&self, neighbor: NeighborKey) -> bool {
+        self.open.contains_key(&neighbor)
+    }
+
+    /// The first of `askers` with room for one more question. `is_again`: it did not answer before.
+    pub(super) fn with_room(&self, mut askers: impl Iterator<Item = Asker>, is_again: bool) -> Option<Asker> {
+        askers.find(|asker| self.has_room(*asker, is_again))
+    }
+
+    fn has_room(&self, asker: Asker, is_again: bool) -> bool {
+        let open = self.askers.get(&asker).map_or(0, |state| state.open);
+        let most = if is_again { ASKED_AGAIN_MAX } else { ASKED_MAX };
+        open < most.min(ASKED_IN_ALL_MAX - self.open.len())
+    }
+
+    /// The kernel was asked for a neighbor, for which no question is open. `is_refused`: it has no
+    /// room for it.
+    pub(super) fn open(&mut self, neighbor: NeighborKey, asker: Asker, is_refused: bool, now: Instant) {
+        let until = now + if is_refused { REFUSED_KEPT } else { VERDICT_MAX };
+        let before = self.open.insert(neighbor, OpenQuestion { asker, until });
+        assert!(before.is_none(), "it is asked for once");
+        self.by_end.insert((until, neighbor));
+        self.askers.entry(asker).or_default().open += 1;
+    }
+
+    /// The kernel has a verdict about a neighbor, or has forgotten it.
+    pub(super) fn close(&mut self, neighbor: NeighborKey) {
+        let Some(OpenQuestion { asker, until }) = self.open.remove(&neighbor) else { return };
+        self.by_end.remove(&(until, neighbor));
+        self.change(asker, |state| state.open -= 1);
+    }
+
+    /// Ends the questions that are over.
+    pub(super) fn on_time(&mut self, now: Instant) {
+        while let Some((_, neighbor)) = self.by_end.first().copied().filter(|(until, _)| *until <= now) {
+            self.close(neighbor);
+        }
+    }
+
+    /// Verdicts may have been lost: ends the questions that the kernel does not work on.
+    pub(super) fn keep(&mut self, is_asked: impl Fn(NeighborKey) -> bool) {
+        let over: Vec<_> = self.open.keys().copied().filter(|neighbor| !is_asked(*neighbor)).collect();
+        over.into_iter().for_each(|neighbor| self.close(neighbor));
+    }
+
+    /// A place at the end of lines.
+    pub(super) fn last_place(&mut self, is_again: bool) -> Place {
+        self.last_number += 1;
+        Place { is_again, number: self.last_number }
+    }
+
+    /// A destination waits in the line of an asker.
+    pub(super) fn wait(&mut self, asker: Asker, place: Place, follow: FollowId) {
+        self.change(asker, |state| state.line.insert(place, follow));
+        if let Asker::Account(AccountId(account)) = asker {
+            *self.delayed.entry(account).or_default() += 1;
+            if self.delayed.len() > REMEMBERED {
+                self.delayed.pop_first();
+            }
+        }
+    }
+
+    /// A destination waits no more in the line of an asker.
+    pub(super) fn leave(&mut self, asker: Asker, place: Place) {
+        self.change(asker, |state| state.line.remove(&place));
+    }
+
+    /// The destination of which the turn is, and the asker. It keeps its places until
+    /// [`Self::leave`].
+    pub(super) fn next(&mut self) -> Option<(Asker, FollowId)> {
+        let behind = self.last_served.map_or(Bound::Unbounded, Bound::Excluded);
+        let turns = self.waiting.range((behind, Bound::Unbounded)).chain(&self.waiting);
+        let first = |asker: &Asker| {
+            let (place, follow) = self.askers.get(asker)?.line.first_key_value()?;
+            self.has_room(*asker, place.is_again).then_some((*asker, *follow))
+        };
+        let next = turns.into_iter().find_map(first)?;
+        self.last_served = Some(next.0);
+        Some(next)
+    }
+
+    /// Whether a step ended before all were asked that have room.
+    pub(super) fn set_left(&mut self, since: Option<Instant>) {
+        self.left_since = since;
+    }
+
+    /// When something is to be done.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.by_end.first().map(|(until, _)| *until).into_iter().chain(self.left_since).min()
+    }
+
+    /// Questions that had to wait, by account.
+    pub(super) const fn delayed(&self) -> &BTreeMap<u32, u64> {
+        &self.delayed
+    }
+
+    fn change<T>(&mut self, asker: Asker, act: impl FnOnce(&mut AskerState) -> T) {
+        let state = self.askers.entry(asker).or_default();
+        act(state);
+        let (has_line, is_unused) = (!state.line.is_empty(), state.open == 0 && state.line.is_empty());
+        if has_line {
+            self.waiting.insert(asker);
+        } else {
+            self.waiting.remove(&asker);
+        }
+        if is_unused {
+            self.askers.remove(&asker);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+
+    const fn account(number: u32) -> Asker {
+        Asker::Account(AccountId(number))
+    }
+
+    fn neighbor(number: u32) -> NeighborKey {
+        (1, std::net::Ipv4Addr::from_bits(number).into())
+    }
+
+    /// Questions with as many of an asker open as it gets; their number.
+    fn ask_all(questions: &mut Questions, asker: Asker, is_again: bool) -> usize {
+        let base = questions.last_number as u32 + 1000 * questions.open.len() as u32;
+        let mut asked = 0;
+        while questions.with_room(iter::once(asker), is_again).is_some() {
+            questions.open(neighbor(base + asked), asker, false, Instant::now());
+            asked += 1;
+        }
+        asked as usize
+    }
+
+    /// Puts a destination in line; its place.
+    fn wait(questions: &mut Questions, asker: Asker, is_again: bool, follow: u64) -> Place {
+        let place = questions.last_place(is_again);
+        questions.wait(asker, place, FollowId::new(follow));
+        place
+    }
+
+    #[test]
+    fn each_asker_finds_room_beside_any_others() {
+        let mut questions = Questions::default();
+        let asked: Vec<usize> = (0..9).map(|number| ask_all(&mut questions, account(number), false)).collect();
+        assert_eq!(asked, [64, 64, 64, 32, 16, 8, 4, 2, 1]);
+        assert!(questions.open.len() < 256, "three quarters of the kernel's table are for others");
+        assert_eq!(ask_all(&mut questions, Asker::AnyHost, false), 1);
+        assert_eq!(ask_all(&mut questions, Asker::KnownPeer, false), 0, "that was the last one");
+    }
+
+    #[test]
+    fn repeated_questions_leave_room_for_first_ones() {
+        let mut questions = Questions::default();
+        assert_eq!(ask_all(&mut questions, account(1), true), ASKED_AGAIN_MAX);
+        assert_eq!(ask_all(&mut questions, account(1), false), ASKED_MAX - ASKED_AGAIN_MAX);
+        let again = wait(&mut questions, account(1), true, 1);
+        let first = wait(&mut questions, account(1), false, 2);
+        assert_eq!(questions.next(), None);
+        questions.close(*questions.open.first_key_value().expect("some are open").0);
+        assert_eq!(questions.next(), Some((account(1), FollowId::new(2))), "first ones come first");
+        questions.leave(account(1), first);
+        assert_eq!(questions.next(), None, "there are too many for repeated ones");
+        questions.keep(|_| false);
+        assert_eq!(questions.next(), Some((account(1), FollowId::new(1))));
+        questions.leave(account(1), again);
+        assert!(questions.askers.is_empty() && questions.waiting.is_empty() && questions.by_end.is_empty());
+    }
+
+    #[test]
+    fn askers_take_turns_and_each_has_an_order_of_its_own() {
+        let mut questions = Questions::default();
+        let mut places = BTreeMap::new();
+        for (asker, follow) in [(1, 10), (1, 11), (1, 12), (2, 20), (2, 21), (3, 30)] {
+            places.insert(follow, (account(asker), wait(&mut questions, account(asker), false, follow)));
+        }
+        let order: Vec<_> = iter::from_fn(|| {
+            let (_, next) = questions.next()?;
+            let follow = *places.keys().find(|follow| FollowId::new(**follow) == next).expect("it waits");
+            let (asker, place) = places.remove(&follow)?;
+            questions.leave(asker, place);
+            Some(follow)
+        })
+        .collect();
+        assert_eq!(order, [10, 20, 30, 11, 21, 12]);
+        assert_eq!(*questions.delayed(), [(1, 3), (2, 2), (3, 1)].into());
+    }
+
+    #[test]
+    fn a_question_without_a_verdict_ends_in_time_and_a_refused_one_sooner() {
+        let (mut questions, now) = (Questions::default(), Instant::now());
+        questions.open(neighbor(1), account(1), false, now);
+        questions.open(neighbor(2), account(1), true, now);
+        assert_eq!(questions.deadline(), Some(now + REFUSED_KEPT));
+        questions.on_time(now + REFUSED_KEPT);
+        assert_eq!((questions.is_open(neighbor(1)), questions.is_open(neighbor(2))), (true, false));
+        questions.on_time(now + VERDICT_MAX);
+        assert_eq!((questions.is_open(neighbor(1)), questions.deadline()), (false, None));
+        questions.set_left(Some(now));
+        assert_eq!(questions.deadline(), Some(now));
+    }
+}
