@@ -88,9 +88,6 @@ const MESSAGES_A_TURN: usize = 16;
 /// How long after a failure a thread of a user is begun again.
 const THREAD_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long calls that wait are looked at in one go.
-const WAITING_AT_ONCE: Duration = Duration::from_millis(2);
-
 /// Sockets looked at in one go: all that have something, with the usual limits, so that their users
 /// take turns.
 const EVENTS: usize = 1024;
@@ -130,6 +127,8 @@ pub struct Clients {
     failures: UserLogLimiter,
     comings: UserLogLimiter,
     turns: Turns,
+    /// Of those of which a call waits.
+    waiting_turns: Turns,
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.
     throttled: ThrottledSessions,
@@ -186,6 +185,7 @@ impl Clients {
             failures: UserLogLimiter::default(),
             comings: UserLogLimiter::default(),
             turns: Turns::default(),
+            waiting_turns: Turns::default(),
             call_rates: CallRates::default(),
             throttled: ThrottledSessions::default(),
             threads_due: Instant::now(),
@@ -284,20 +284,28 @@ impl Clients {
             self.listener.users().begin_missing_threads();
             self.threads_due = now + THREAD_PAUSE;
         }
-        // One batch of each that is due, for some time, so that they do not delay others.
-        let until = Instant::now() + WAITING_AT_ONCE;
-        while let Some(at) = self.waiting.iter().position(|(_, due)| *due <= now) {
-            let (number, _) = self.waiting.remove(at).expect("found one line up");
-            self.serve(number, now, environment);
-            if Instant::now() >= until {
-                break;
-            }
-        }
+        self.serve_waiting(now, environment);
         self.change_some_paths(environment);
         self.ending.end_some(&mut self.registry, environment);
         self.end_some_ids(environment);
         self.on_cm_deadline(now, environment);
         self.watch_cm_channels();
+    }
+
+    /// Continues calls that wait and are due: one step of each session, for a while, in the order of
+    /// [`Turns`].
+    fn serve_waiting(&mut self, now: Instant, environment: &mut Environment<'_>) {
+        let due = self.waiting.iter().filter(|(_, due)| *due <= now).filter_map(|(number, _)| {
+            let session = self.sessions.get(number)?;
+            Some((session.connection.peer().account.0, *number, ()))
+        });
+        let mut turn = self.waiting_turns.begin(due);
+        // Those that have ended have no turn.
+        self.waiting.retain(|(number, _)| self.sessions.contains_key(number));
+        while let Some((number, (), _)) = self.waiting_turns.next(&mut turn) {
+            self.waiting.retain(|(waiting, _)| *waiting != number);
+            self.serve(number, now, environment);
+        }
     }
 
     /// A worker has an event.
