@@ -18,7 +18,7 @@ use nix::{
     fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap},
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous},
     },
     unistd::ftruncate,
 };
@@ -30,7 +30,10 @@ use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_memory::access_log::blocking_sessions;
 use roced_types::{SessionId, WorkerId, service};
 use served::{
-    DEVICE, How, Raw, Served, eventually, is_alone, other_user::as_unprivileged_user, pair::Pair, uffd::withhold,
+    DEVICE, How, Raw, Served, eventually, is_alone,
+    other_user::as_unprivileged_user,
+    pair::{Pair, pattern},
+    uffd::withhold,
 };
 
 const PAGE: usize = 4096;
@@ -308,6 +311,106 @@ fn short_stalls_end_their_session_and_their_user_is_refused() {
         as_unprivileged_user(&served, open).expect("another user is served");
     }
     eventually("nothing is owed any more", || open().is_ok());
+}
+
+/// A debt ends the session that stalls a worker, and one of more than a second all of its user's.
+#[test]
+fn a_debt_of_more_than_a_second_ends_all_sessions_of_its_user() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let served = Served::start();
+    let open = || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).map(|_| raw)
+    };
+    let opened = || (open().expect("it exists"), newest(&served));
+    let stall = |session: SessionId, time: Duration| {
+        served.on_control_thread(move |clients, _| clients.on_stalled([session; 2], time));
+    };
+    let mut other = as_unprivileged_user(&served, open).expect("it exists");
+    let [(first, gone), (second, guilty), (mut third, _), (fourth, _)] = [(); 4].map(|()| opened());
+    drop(first);
+    eventually("it is gone", || served.sessions() == 4);
+
+    stall(guilty, Duration::from_millis(600));
+    assert!(second.is_closed(), "it owes some 0.4 s");
+    third.call::<AllocPd>(Nothing {}).expect("another session of the user lives");
+    // One that has left is charged as well.
+    stall(gone, Duration::from_millis(800));
+    assert!(third.is_closed() && fourth.is_closed(), "it owes some 1.2 s");
+    other.call::<AllocPd>(Nothing {}).expect("another user's session lives");
+    let (refusal, [millis, which]) = open().map(drop).expect_err("it owes time");
+    assert_eq!((refusal, which), (Refusal::Limit, limit::STALLS));
+    assert!(millis > 10_000, "{millis} ms: the debt is paid by a twentieth of the time");
+}
+
+/// A program has the kernel make huge pages of memory while a peer writes to it. Its pages are
+/// moved one after the other, with the worker's own mapping of them: no page is missing there, no
+/// write is lost, and no stall is long enough to count.
+#[test]
+fn memory_that_its_program_collapses_to_huge_pages_is_written_on() {
+    const HUGE: usize = 2 << 20;
+    const AREAS: usize = 8;
+    /// `MADV_COLLAPSE` of Linux 6.1.
+    const COLLAPSE: i32 = 25;
+    if !is_alone("memory_that_its_program_collapses_to_huge_pages_is_written_on") {
+        return;
+    }
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let pair = Pair::new(&served);
+    let file = memfd_create(c"blocked", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    ftruncate(&file, (AREAS * HUGE) as i64).expect("a size");
+    let length = NonZeroUsize::new((AREAS + 1) * HUGE).expect("some");
+    // SAFETY: a new mapping touches nothing that exists.
+    let room = unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.expect("addresses");
+    let start = room.addr().get().next_multiple_of(HUGE);
+    let (bytes, protection) = (AREAS * HUGE, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    let (at, whole) = (NonZeroUsize::new(start), NonZeroUsize::new(bytes).expect("some"));
+    // SAFETY: it replaces addresses that were reserved just now.
+    let base = unsafe { mmap(at, whole, protection, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, &file, 0) }
+        .expect("an aligned mapping");
+    // SAFETY: it stays mapped until the process ends, and is only read by volatile accesses.
+    let region = unsafe { pair.pd.register_at(base.cast().as_ptr(), bytes, 0, Access::ALL) }.expect("registered");
+    let local = pair.pd.allocate(AREAS * PAGE, Access::ALL).expect("memory");
+
+    let (mut collapsed, mut refusal) = (0, None);
+    for area in 0..AREAS {
+        let content = pattern(area, PAGE);
+        local.write_at(area * PAGE, &content);
+        let sges = [local.sge(area * PAGE..(area + 1) * PAGE)];
+        let pages = (0..HUGE / PAGE).step_by(4).map(|page| area * HUGE + page * PAGE);
+        let writer = |at: usize| SendRequest::write(&sges, region.remote().at(at as u64)).signaled();
+        let mut under_way = 0;
+        for (count, at) in pages.clone().enumerate() {
+            pair.a.post_send(&writer(at)).expect("room");
+            under_way += 1;
+            if count == 16 {
+                let begin = base.as_ptr().wrapping_byte_add(area * HUGE);
+                // SAFETY: the kernel moves bytes of this program's mapping, and changes none.
+                let result = unsafe { libc::madvise(begin, HUGE, COLLAPSE) };
+                match Errno::result(result) {
+                    Ok(_) => collapsed += 1,
+                    Err(errno) => refusal = Some(errno),
+                }
+            }
+            if under_way == 32 {
+                assert!(pair.reap(under_way).iter().all(|completion| completion.ok().is_ok()), "it is written");
+                under_way = 0;
+            }
+        }
+        assert!(pair.reap(under_way).iter().all(|completion| completion.ok().is_ok()), "it is written");
+        for at in pages {
+            let page = base.as_ptr().wrapping_byte_add(at).cast::<u8>();
+            // SAFETY: a byte of the mapping, which lives until the process ends.
+            let found = (0..PAGE).map(|at| unsafe { page.wrapping_add(at).read_volatile() });
+            assert!(found.eq(content.iter().copied()), "area {area}, byte {at}");
+        }
+    }
+    if collapsed == 0 {
+        println!("skipped in part: the kernel has made no huge page of this memory: {refusal:?}");
+    }
+    pair.pd.allocate(PAGE, Access::ALL).expect("its user owes nothing");
 }
 
 /// For any path of a worker to memory: neither the requester nor the last one visited is named.

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libc::c_long;
+use libc::{c_int, c_long};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
@@ -50,7 +50,7 @@ fn call(number: c_long, arguments: [usize; 4]) -> c_long {
 type Act = fn() -> c_long;
 
 /// Acts of a program that was taken over, none of which is in any list.
-const NEVER: [(&str, Act); 27] = [
+const NEVER: [(&str, Act); 31] = [
     ("execve", || call(libc::SYS_execve, [c"/bin/true".as_ptr().addr(), 0, 0, 0])),
     ("execveat", || call(libc::SYS_execveat, [0; 4])),
     ("a child process", || call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0])),
@@ -78,10 +78,14 @@ const NEVER: [(&str, Act); 27] = [
     ("init_module", || call(libc::SYS_init_module, [0; 4])),
     ("dumpable", || call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 1, 0, 0])),
     ("chmod", || call(libc::SYS_fchmodat, [0; 4])),
+    ("rules of iptables", || set_option(libc::IPPROTO_IP, IPT_SO_SET_REPLACE)),
+    ("rules of ip6tables", || set_option(libc::IPPROTO_IPV6, IPT_SO_SET_REPLACE)),
+    ("an IP header of its own", || set_option(libc::IPPROTO_IP, libc::IP_HDRINCL)),
+    ("a policy of IPsec", || set_option(libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY)),
 ];
 
 /// Acts that some threads may do and these may not.
-const NOT_THESE: [(&str, Act, &[ThreadKind]); 8] = {
+const NOT_THESE: [(&str, Act, &[ThreadKind]); 14] = {
     use ThreadKind::{Attach, Control, Copy, Log, User, Worker};
     [
         ("bpf: load", || call(libc::SYS_bpf, [5, 0, 0, 0]), &[Control, Worker, Copy, User, Log]),
@@ -89,11 +93,31 @@ const NOT_THESE: [(&str, Act, &[ThreadKind]); 8] = {
         ("an AF_XDP socket", || call(libc::SYS_socket, [44, 3, 0, 0]), &[Control, Worker, Copy, User, Log]),
         ("a thread", || call(libc::SYS_clone3, [0; 4]), &[Worker, Copy, User, Log]),
         ("a limit of another kind", || call(libc::SYS_prlimit64, [0, 0, 1, 0]), &[Worker, Copy, User, Log]),
-        ("take a message", || call(libc::SYS_recvmsg, [0; 4]), &[Copy, Log]),
+        ("take a message", || call(libc::SYS_recvmsg, [0; 4]), &[Worker, Copy, Log]),
+        ("send descriptors", || call(libc::SYS_sendmsg, [usize::MAX, 0, 0, 0]), &[Attach, Worker, Copy, Log]),
+        ("send", || call(libc::SYS_sendto, [usize::MAX, 0, 0, 0]), &[Log]),
+        ("join a group", || set_option(libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP), &[Attach, Worker, Copy, User, Log]),
+        (
+            "join a group of IPv6",
+            || set_option(libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP),
+            &[Attach, Worker, Copy, User, Log],
+        ),
+        ("an option of a socket", || set_option(libc::SOL_SOCKET, libc::SO_SNDBUF), &[Worker, Copy, User, Log]),
+        ("an option of AF_XDP", || set_option(libc::SOL_XDP, 1), &[Control, Worker, Copy, User, Log]),
         ("accept4", || call(libc::SYS_accept4, [0; 4]), &[Attach, Worker, Copy, User, Log]),
         ("write a file", write_a_file, &[Worker, Copy, User, Log]),
     ]
 };
+
+/// `linux/netfilter_ipv4/ip_tables.h` and that of IPv6: replaces a table of packet filters.
+const IPT_SO_SET_REPLACE: c_int = 64;
+/// `linux/in6.h`.
+const IPV6_IPSEC_POLICY: c_int = 34;
+
+/// Of no socket: allowed, it is refused with `EBADF`.
+fn set_option(level: c_int, option: c_int) -> c_long {
+    call(libc::SYS_setsockopt, [usize::MAX, level as usize, option as usize, 0])
+}
 
 fn write_a_file() -> c_long {
     // The folder of the last process is gone by now; the call is not carried out in any case.
@@ -160,6 +184,7 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
         ThreadKind::Worker => {
             let stat = fs::read_to_string("/proc/self/stat").expect("it looks whether others compute");
             assert!(stat.contains(") "), "{stat}");
+            refused_with_ebadf(libc::SYS_sendto, "frames, and events of channels");
         }
         ThreadKind::Control => {
             assert_eq!(fs::read(folder.join("roced.toml")).expect("a reload"), b"new");
@@ -172,6 +197,14 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
                 socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).expect("a group's");
             }
             netlink();
+            for (level, option) in [
+                (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP),
+                (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP),
+                (libc::SOL_SOCKET, libc::SO_SNDBUF),
+            ] {
+                assert_eq!((set_option(level, option), Errno::last()), (-1, Errno::EBADF), "a group, a channel");
+            }
+            refused_with_ebadf(libc::SYS_sendmsg, "a reply");
             EventFd::new().expect("an eventfd");
             assert_eq!(thread::spawn(|| 7).join().expect("a thread that copies"), 7);
         }
@@ -185,11 +218,17 @@ fn do_its_work(kind: ThreadKind, folder: &Path) {
             setrlimit(Resource::RLIMIT_NOFILE, limit.0, limit.1).expect("for a moment");
             let sealed = call(libc::SYS_fcntl, [usize::MAX, libc::F_ADD_SEALS as usize, 0, 0]);
             assert_eq!((sealed, Errno::last()), (-1, Errno::EBADF), "a file of queues");
-            let taken = call(libc::SYS_recvmsg, [usize::MAX, 0, 0, 0]);
-            assert_eq!((taken, Errno::last()), (-1, Errno::EBADF), "a call of a client");
+            refused_with_ebadf(libc::SYS_recvmsg, "a call of a client");
+            refused_with_ebadf(libc::SYS_sendmsg, "a reply");
+            refused_with_ebadf(libc::SYS_sendto, "an event of a channel");
         }
         ThreadKind::Copy | ThreadKind::Log => {}
     }
+}
+
+/// The call reaches the kernel, with no descriptor.
+fn refused_with_ebadf(number: c_long, what: &str) {
+    assert_eq!((call(number, [usize::MAX, 0, 0, 0]), Errno::last()), (-1, Errno::EBADF), "{what}");
 }
 
 /// Files that a thread has no use for cannot be opened.

@@ -199,7 +199,6 @@ mod tests {
     use nix::{
         sys::{
             epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-            resource::{Resource, getrlimit, setrlimit},
             socket::recv,
         },
         time::{ClockId, clock_gettime},
@@ -208,7 +207,12 @@ mod tests {
     use roced_types::SessionId;
 
     use super::*;
-    use crate::{queues::new_cq, quota::Room, users::UserAccounts};
+    use crate::{
+        queues::new_cq,
+        quota::Room,
+        thread_start::refused::{self, NoThreads},
+        users::UserAccounts,
+    };
 
     const CQN: Cqn = Cqn(9);
 
@@ -299,20 +303,11 @@ mod tests {
     /// In a process of its own, for the limit is that of the process.
     #[test]
     fn a_thread_that_cannot_begin_is_tried_again_and_its_work_waits() {
-        const NAME: &str = "channel::tests::a_thread_that_cannot_begin_is_tried_again_and_its_work_waits";
-        const ALONE: &str = "ROCED_TEST_ALONE";
-        if std::env::var_os(ALONE).is_none() {
-            let mut alone = std::process::Command::new(std::env::current_exe().expect("a test"));
-            let output = alone.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if !refused::is_alone("channel::tests::a_thread_that_cannot_begin_is_tried_again_and_its_work_waits") {
             return;
         }
         let users = UserAccounts::default();
-        let (_, most) = getrlimit(Resource::RLIMIT_AS).expect("a limit");
-        let pages = std::fs::read_to_string("/proc/self/statm").expect("there is /proc");
-        let pages: u64 = pages.split(' ').next().expect("its size").parse().expect("a number");
-        // Less than the stack of a thread.
-        setrlimit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20), most).expect("a lower one");
+        let no_threads = NoThreads::begin();
         let (ours, queue, theirs) = channel(&users, 1);
         assert!(users.are_threads_missing(), "the channel has no thread");
         thread::sleep(Duration::from_millis(150));
@@ -323,7 +318,7 @@ mod tests {
         assert!(users.are_threads_missing(), "nor this time");
         assert!(is_done.try_recv().is_err(), "the thread that asks does not do it");
         assert!(!has_event(&theirs), "an event is not sent by a worker, for it was long ago that one was");
-        setrlimit(Resource::RLIMIT_AS, most, most).expect("as it was");
+        drop(no_threads);
         users.begin_missing_threads();
         assert!(!users.are_threads_missing());
         assert_ne!(is_done.recv_timeout(Duration::from_secs(20)), Ok(thread::current().id()));

@@ -8,7 +8,10 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +25,7 @@ const THREADS_PER_USER_MAX: u32 = 4;
 const STUCK_CHORE_TIME: Duration = Duration::from_millis(20);
 
 /// So long without a new chore, and all threads of a user are given up. To unmap 8 GiB takes 1.1 s.
+/// The same of a user of which the kernel refuses every thread.
 const STUCK_USER_TIME: Duration = Duration::from_secs(5);
 
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
@@ -38,6 +42,8 @@ type Chore = Box<dyn FnOnce() + Send>;
 pub(crate) struct Chores {
     state: Mutex<ChoreState>,
     came: Condvar,
+    /// A thread of some user is to be begun, and could not be: one flag for all users.
+    missing: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -49,6 +55,8 @@ struct ChoreState {
     idle: u32,
     /// When a thread took a chore last.
     taken: Option<Instant>,
+    /// There is no thread since then, although one is needed.
+    missing_since: Option<Instant>,
 }
 
 impl fmt::Debug for ChoreState {
@@ -58,6 +66,11 @@ impl fmt::Debug for ChoreState {
 }
 
 impl Chores {
+    /// Of a user for which `missing` is set when a thread cannot be begun.
+    pub(crate) fn new(missing: &Arc<AtomicBool>) -> Self {
+        Self { missing: Arc::clone(missing), ..Self::default() }
+    }
+
     /// Has a thread of the user do `chore`, after others.
     pub(crate) fn add(self: &Arc<Self>, chore: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
@@ -68,27 +81,61 @@ impl Chores {
         self.begin_thread(state);
     }
 
-    /// Begins a thread if one is missing. A thread of this crate begins none: its chores are done
-    /// by a thread that there is, or by itself.
+    /// Begins a thread before there is something to do, if there is none.
+    pub(crate) fn begin(self: &Arc<Self>) {
+        let state = self.state();
+        if state.threads == 0 {
+            self.begin_thread(state);
+        }
+    }
+
+    /// Begins a thread if one is needed. A thread of this crate begins none, and none is begun while
+    /// the kernel refuses them: the chores wait until [`Self::begin_missing`]. No other thread may
+    /// do them.
     fn begin_thread(self: &Arc<Self>, mut state: MutexGuard<'_, ChoreState>) {
-        let is_helper = thread_start::is_helper();
-        if !state.needs_thread() || is_helper && state.threads > 0 {
+        if !state.needs_thread() {
             return;
+        }
+        if thread_start::is_helper() || self.missing.load(Ordering::Relaxed) {
+            return self.is_missing(state);
         }
         state.threads += 1;
         drop(state);
-        if is_helper {
-            return self.do_without_thread();
-        }
         let chores = Arc::clone(self);
         let work = move || {
             thread_start::begin(HelperThread::User);
             chores.work();
         };
         let spawned = thread::Builder::new().name("roced-user".into()).spawn(work);
-        if spawned.is_err() {
-            self.do_without_thread();
+        let mut state = self.state();
+        if spawned.is_ok() {
+            state.missing_since = None;
+        } else {
+            state.threads -= 1;
+            self.is_missing(state);
         }
+    }
+
+    /// A thread is needed and does not begin.
+    fn is_missing(&self, mut state: MutexGuard<'_, ChoreState>) {
+        if state.threads == 0 {
+            state.missing_since.get_or_insert_with(Instant::now);
+        }
+        self.missing.store(true, Ordering::Relaxed);
+    }
+
+    /// Begins a thread that could not be begun, if it is needed still.
+    pub(crate) fn begin_missing(self: &Arc<Self>) {
+        let state = self.state();
+        // One stays with an account that is in use.
+        if !state.queue.is_empty() || state.threads == 0 && Arc::strong_count(self) > 1 {
+            self.begin_thread(state);
+        }
+    }
+
+    /// None is left to do.
+    pub(crate) fn are_done(&self) -> bool {
+        self.state().queue.is_empty()
     }
 
     /// Chores that are not done. Those behind a stuck one get a thread.
@@ -101,30 +148,22 @@ impl Chores {
         count
     }
 
-    /// All threads that a user may have are at work, and none has got on for a while.
+    /// All threads that a user may have are at work, and none has got on for a while; or there has
+    /// been none for as long.
     pub(crate) fn are_stuck(self: &Arc<Self>) -> bool {
         self.count();
         let state = self.state();
-        let is_gone = || state.taken.is_some_and(|taken| taken.elapsed() >= STUCK_USER_TIME);
-        state.threads == THREADS_PER_USER_MAX && state.begun == THREADS_PER_USER_MAX && is_gone()
+        let is_long_ago = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= STUCK_USER_TIME);
+        match state.threads {
+            0 => is_long_ago(state.missing_since),
+            threads => {
+                threads == THREADS_PER_USER_MAX && state.begun == THREADS_PER_USER_MAX && is_long_ago(state.taken)
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, ChoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// There is no thread for it. Where others are at work they do it later; else it is done here,
-    /// for there is nothing else left to do.
-    fn do_without_thread(&self) {
-        let mut state = self.state();
-        state.threads -= 1;
-        while state.threads == 0
-            && let Some(chore) = state.queue.pop_front()
-        {
-            drop(state);
-            chore();
-            state = self.state();
-        }
     }
 
     /// Beside the table of users and one thread, something has the account.
@@ -176,6 +215,41 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::thread_start::refused::{self, NoThreads};
+
+    #[test]
+    fn no_other_thread_does_the_chores_of_a_user_without_threads() {
+        if !refused::is_alone("chores::tests::no_other_thread_does_the_chores_of_a_user_without_threads") {
+            return;
+        }
+        let missing = Arc::new(AtomicBool::new(false));
+        let chores = Arc::new(Chores::new(&missing));
+        let no_threads = NoThreads::begin();
+        let (done, results) = mpsc::channel();
+        for number in 0..100 {
+            let done = done.clone();
+            chores.add(move || done.send((number, thread::current().id())).expect("the test waits"));
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < STUCK_USER_TIME {
+            assert!(!chores.are_stuck(), "it may be for a moment");
+            missing.store(false, Ordering::Relaxed);
+            chores.begin_missing();
+            assert!(missing.load(Ordering::Relaxed), "nor this time");
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(results.try_recv(), Err(mpsc::TryRecvError::Empty), "this thread does none of them");
+        assert!(chores.are_stuck() && !chores.are_done());
+        drop(no_threads);
+        missing.store(false, Ordering::Relaxed);
+        chores.begin_missing();
+        assert!(!missing.load(Ordering::Relaxed) && !chores.are_stuck());
+        for number in 0..100 {
+            let (next, thread) = results.recv_timeout(Duration::from_secs(20)).expect("it is done");
+            assert_eq!(next, number, "one after the other");
+            assert_ne!(thread, thread::current().id());
+        }
+    }
 
     #[test]
     fn a_chore_that_is_stuck_delays_none_of_the_next_three() {
@@ -216,29 +290,34 @@ mod tests {
         drop(release);
     }
 
-    #[test]
-    fn a_thread_of_a_user_begins_no_other() {
-        let chores = Arc::new(Chores::default());
-        let (done, results) = mpsc::channel();
-        let alone = Arc::clone(&chores);
+    /// In a thread of another user, or one that copies.
+    fn add_in_helper(chores: &Arc<Chores>, chore: impl FnOnce() + Send + 'static) {
+        let chores = Arc::clone(chores);
         let helper = thread::spawn(move || {
             thread_start::begin(HelperThread::User);
-            alone.add(move || done.send(thread::current().id()).expect("the test waits"));
-            let (release, wait) = mpsc::channel::<()>();
-            (release, wait, thread::current().id())
-        });
-        let (release, wait, own) = helper.join().expect("it does not panic");
-        assert_eq!((results.try_recv(), chores.state().threads), (Ok(own), 0), "there was no thread for it");
-
-        chores.add(move || _ = wait.recv());
-        thread::sleep(2 * STUCK_CHORE_TIME);
-        let behind = Arc::clone(&chores);
-        let helper = thread::spawn(move || {
-            thread_start::begin(HelperThread::User);
-            behind.add(|| {});
+            chores.add(chore);
         });
         helper.join().expect("it does not panic");
+    }
+
+    #[test]
+    fn a_thread_of_a_user_begins_no_other_and_does_none_of_its_chores() {
+        let chores = Arc::new(Chores::default());
+        let (release, wait) = mpsc::channel::<()>();
+        add_in_helper(&chores, move || _ = wait.recv());
+        assert_eq!(chores.state().threads, 0);
+        assert!(!chores.are_done(), "it is for a thread of the user");
+        assert!(chores.missing.swap(false, Ordering::Relaxed), "the control thread is told");
+        chores.begin_missing();
+        assert_eq!(chores.state().threads, 1);
+        while chores.state().begun == 0 {
+            thread::yield_now();
+        }
+
+        thread::sleep(2 * STUCK_CHORE_TIME);
+        add_in_helper(&chores, || {});
         assert_eq!(chores.state().threads, 1, "the one that is there does it later");
+        assert!(chores.missing.swap(false, Ordering::Relaxed), "or another");
         assert_eq!(chores.count(), 2);
         assert_eq!(chores.state().threads, 2, "the owner of the account begins another");
         drop(release);

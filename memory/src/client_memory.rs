@@ -101,8 +101,8 @@ impl ClientMemory {
         self.kind
     }
 
-    /// Returns true if the memory may be written. If not, no region in it has rights to write: nothing else
-    /// keeps [`Self::write`] from it.
+    /// Returns true if the memory may be written. If not, no region in it has rights to write:
+    /// nothing else keeps [`Self::write`] from it.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

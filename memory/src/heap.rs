@@ -10,7 +10,7 @@ const OWN_MAPPING_BYTES: libc::c_int = 128 << 10;
 /// quarter of that.
 const OWN_MAPPINGS_MAX: libc::c_int = 4096;
 
-/// Makes the allocator return large blocks to the system when they are freed. Otherwise the allocator keeps the
+/// Makes the allocator return large blocks to the system when they are freed. Otherwise it keeps the
 /// memory of one client for as long as the daemon lives: each freed block raises the size from
 /// which blocks are mappings, up to 32 MiB.
 ///

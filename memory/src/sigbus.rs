@@ -234,9 +234,58 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{thread, time::Duration};
+
+    use nix::{
+        sys::memfd::{MFdFlags, memfd_create},
+        time::ClockId,
+        unistd::ftruncate,
+    };
+    use roced_transport::clock::Nanos;
+    use roced_types::{SessionId, WORKERS_MAX, WorkerId};
 
     use super::*;
+    use crate::{access_log, clock::nanos_of, mapping::Mapping, quota::Room};
+
+    const PAGE: usize = 4096;
+
+    /// The kernel counts no page fault of an access that ends with SIGBUS.
+    #[test]
+    fn an_access_that_waits_and_meets_no_page_is_a_stall_of_its_session() {
+        const WAIT: Duration = Duration::from_millis(3);
+        let now = || Nanos(nanos_of(ClockId::CLOCK_MONOTONIC));
+        // It waits as for a thread that punches a hole, and finds the hole.
+        let lose = |session: u32| {
+            let file = memfd_create(c"lost", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+            ftruncate(&file, PAGE as i64).expect("a page");
+            let mapping = Mapping::of(&file, 0..PAGE as u64, true, Room::default()).expect("a mapping");
+            ftruncate(&file, 0).expect("no page");
+            access_log::touch(SessionId(session), SessionId(session));
+            thread::sleep(WAIT);
+            // SAFETY: a byte of the mapping; the handler puts a page there.
+            assert_eq!(unsafe { mapping.at(0, 1).read_volatile() }, 0);
+            assert!(mapping.is_lost());
+        };
+        let worker = move || {
+            access_log::i_am(WorkerId(WORKERS_MAX - 1));
+            access_log::on_poll(now());
+            lose(7);
+            access_log::on_rest(now());
+            let stall = access_log::take_stall();
+            assert!(stall.is_some_and(|(who, time)| who == [SessionId(7); 2] && time >= WAIT), "{stall:?}");
+            // It measures each access now.
+            access_log::on_poll(now());
+            lose(8);
+            lose(9);
+            access_log::on_rest(now());
+            let mut stalls: Vec<_> = std::iter::from_fn(access_log::take_stall).collect();
+            stalls.sort_by_key(|(who, _)| who[0].0);
+            let who: Vec<_> = stalls.iter().map(|(who, _)| who[0].0).collect();
+            assert_eq!(who, [8, 9], "{stalls:?}");
+            assert!(stalls.iter().all(|(_, time)| *time >= WAIT), "{stalls:?}");
+        };
+        thread::spawn(worker).join().expect("each is charged");
+    }
 
     /// One thread has a place for mappings in turn, as sessions that come and go have; another
     /// looks there meanwhile.

@@ -38,3 +38,49 @@ pub(crate) fn begin(thread: HelperThread) {
 pub(crate) fn is_helper() -> bool {
     IS_HELPER.get()
 }
+
+#[cfg(test)]
+pub(crate) mod refused {
+    //! Threads that the kernel refuses, in tests.
+
+    use std::{env, fs, process::Command};
+
+    use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+
+    /// Environment of the other process.
+    const ALONE: &str = "ROCED_TEST_ALONE";
+
+    /// Whether the test of this name is alone in its process. If not, it has been so in another one.
+    pub(crate) fn is_alone(test: &str) -> bool {
+        if env::var_os(ALONE).is_some() {
+            return true;
+        }
+        let mut alone = Command::new(env::current_exe().expect("a test"));
+        let output = alone.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("1 passed"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        false
+    }
+
+    /// There is no memory for the stack of a thread of this process until it is dropped.
+    pub(crate) struct NoThreads {
+        most: rlim_t,
+    }
+
+    impl NoThreads {
+        pub(crate) fn begin() -> Self {
+            let (_, most) = getrlimit(Resource::RLIMIT_AS).expect("a limit");
+            let pages = fs::read_to_string("/proc/self/statm").expect("there is /proc");
+            let pages: u64 = pages.split(' ').next().expect("its size").parse().expect("a number");
+            // Less than the stack of a thread.
+            setrlimit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20), most).expect("a lower one");
+            Self { most }
+        }
+    }
+
+    impl Drop for NoThreads {
+        fn drop(&mut self) {
+            setrlimit(Resource::RLIMIT_AS, self.most, self.most).expect("as it was");
+        }
+    }
+}

@@ -40,7 +40,7 @@ struct Accounts {
     unclosed: Mutex<BTreeMap<u32, u32>>,
     /// By user. Unused ones with their whole budget are forgotten.
     budgets: Mutex<BTreeMap<u32, Arc<StallBudget>>>,
-    /// By user. Those without a thread and an account in use are forgotten.
+    /// By user. Those without a thread, an account in use and anything to do are forgotten.
     chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
     /// By user. Unused ones without a penalty are forgotten.
     wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
@@ -56,8 +56,8 @@ impl UserAccounts {
         let mut all = self.0.chores.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&uid).map(Arc::clone);
         let chores = known.unwrap_or_else(|| {
-            all.retain(|_, chores| Arc::strong_count(chores) > 1);
-            Arc::clone(all.entry(uid).or_default())
+            all.retain(|_, chores| Arc::strong_count(chores) > 1 || !chores.are_done());
+            Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Chores::new(&self.0.missing))))
         });
         drop(all);
         UserAccount { uid, users: self.clone(), chores, waking: self.waking(uid) }
@@ -72,19 +72,21 @@ impl UserAccounts {
         Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
     }
 
-    /// The kernel has refused a thread that wakes the programs of a user: their messages wait until
-    /// [`Self::begin_missing_threads`] has begun it.
+    /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work of
+    /// the user waits until [`Self::begin_missing_threads`] has begun it.
     pub fn are_threads_missing(&self) -> bool {
         self.0.missing.load(Ordering::Relaxed)
     }
 
     /// Tries again to begin such threads.
     pub fn begin_missing_threads(&self) {
+        // The first one that is refused sets it again, and the others are not tried.
         self.0.missing.store(false, Ordering::Relaxed);
-        let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        for waking in all.values() {
-            waking.begin_missing();
-        }
+        let wakings = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
+        wakings.values().for_each(Waking::begin_missing);
+        drop(wakings);
+        let chores = self.0.chores.lock().unwrap_or_else(PoisonError::into_inner);
+        chores.values().for_each(Chores::begin_missing);
     }
 
     /// Messages that had the kernel wake very many waiters, by user, of those that have had some
@@ -130,7 +132,7 @@ impl UserAccount {
 
     /// Begins a thread for chores before there are any, if there is none.
     pub fn begin_thread(&self) {
-        self.later(|| {});
+        self.chores.begin();
     }
 
     /// Chores of this user that its threads have not done.
@@ -157,8 +159,9 @@ impl UserAccount {
         Closing { user: self.clone(), count }
     }
 
-    /// Closing its descriptors occupies all of its threads, and very many others wait for them: each
-    /// is one less for all users. Nothing of it is to be served until they come back.
+    /// Closing its descriptors occupies all of its threads, or the kernel gives it none, and very many
+    /// others wait for them: each is one less for all users. Nothing of it is to be served until
+    /// they come back.
     pub fn is_stuck(&self) -> bool {
         let unclosed = self.users.unclosed().get(&self.uid).copied().unwrap_or(0);
         unclosed >= UNCLOSED_PER_USER
@@ -184,11 +187,11 @@ impl UserAccount {
     /// Ends a socket with `count` descriptors at its other end, which count until they are received
     /// or that end is closed.
     pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32) {
-        let user = self.clone();
-        self.later(move || {
+        let users = self.users.clone();
+        self.later_with(fd, move |uid, fd| {
             // The other end is told, which may wake very many waiters.
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-            user.users.0.unread.keep(user.uid, fd, count);
+            users.0.unread.keep(uid, fd, count);
         });
     }
 
@@ -207,11 +210,16 @@ impl UserAccount {
 
     /// Has a thread of the user do something with a descriptor of ours and close it.
     fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+        self.later_with(fd, |_, fd| before(&fd));
+    }
+
+    /// Has a thread of the user do something with a descriptor of ours, which counts until it is
+    /// done.
+    fn later_with(&self, fd: OwnedFd, act: impl FnOnce(u32, OwnedFd) + Send + 'static) {
         *self.users.unclosed().entry(self.uid).or_default() += 1;
         let user = self.clone();
         self.later(move || {
-            before(&fd);
-            drop(fd);
+            act(user.uid, fd);
             let mut unclosed = user.users.unclosed();
             let count = unclosed.get_mut(&user.uid).expect("counted before");
             *count -= 1;
@@ -324,7 +332,46 @@ impl Drop for SharedFd {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::File, sync::mpsc, thread};
+
     use super::*;
+    use crate::thread_start::refused::{self, NoThreads};
+
+    #[test]
+    fn a_user_without_threads_is_stuck_with_very_many_descriptors_and_loses_no_work() {
+        const NAME: &str = "users::tests::a_user_without_threads_is_stuck_with_very_many_descriptors_and_loses_no_work";
+        if !refused::is_alone(NAME) {
+            return;
+        }
+        let users = UserAccounts::default();
+        let no_threads = NoThreads::begin();
+        let this = users.user(1);
+        this.begin_thread();
+        assert!(users.are_threads_missing(), "before there is anything to do");
+        for _ in 0..UNCLOSED_PER_USER {
+            drop(SharedFd::new(File::open("/dev/null").expect("room").into(), Some(this.clone())));
+        }
+        assert!(!this.is_stuck(), "it may be for a moment");
+        thread::sleep(Duration::from_secs(6));
+        assert!(this.is_stuck() && !users.user(2).is_stuck());
+        drop(this);
+
+        // Nothing but the chore itself is of that user.
+        let (done, is_done) = mpsc::channel();
+        users.user(3).later(move || done.send(thread::current().id()).expect("it is waited for"));
+        drop(users.user(4));
+        drop(no_threads);
+        users.begin_missing_threads();
+        assert!(!users.are_threads_missing());
+        let by = is_done.recv_timeout(Duration::from_secs(20)).expect("it is done");
+        assert_ne!(by, thread::current().id());
+        let begin = Instant::now();
+        while users.user(1).chores() > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
+            thread::yield_now();
+        }
+        assert!(!users.user(1).is_stuck());
+    }
 
     #[test]
     fn a_user_at_the_limit_of_closing_descriptors_may_pass_no_more() {

@@ -124,9 +124,6 @@ const EVERY: &[AllowedCall] = calls![
     SYS_close,
     // Builds with debug assertions look at each descriptor before they close it.
     SYS_fcntl: [&[is(1, libc::F_GETFD)]],
-    // A log that goes to the journal.
-    SYS_sendto,
-    SYS_sendmsg,
     SYS_getrandom,
     SYS_getpid,
     SYS_gettid,
@@ -157,6 +154,10 @@ const EVERY: &[AllowedCall] = calls![
     SYS_lseek,
 ];
 
+/// Every thread but that which writes the log to stderr: a log that goes to the journal. Workers send
+/// frames and events of completion channels by the same call.
+const JOURNAL: &[AllowedCall] = calls![SYS_sendto];
+
 /// A worker.
 const WORKER: &[AllowedCall] = calls![
     #[cfg(target_arch = "x86_64")]
@@ -167,7 +168,6 @@ const WORKER: &[AllowedCall] = calls![
     SYS_epoll_pwait,
     SYS_epoll_ctl,
     SYS_recvfrom,
-    SYS_recvmsg,
     SYS_getsockopt,
     // Room in the socket of a completion channel.
     SYS_ioctl: [&[is(1, libc::TIOCOUTQ as i32)]],
@@ -189,6 +189,7 @@ const COPY: &[AllowedCall] = calls![
 /// A thread of a user: calls of its clients. One with descriptors raises the limit for a moment.
 /// It seals files of queues.
 const USER: &[AllowedCall] = calls![
+    SYS_sendmsg,
     SYS_recvmsg,
     SYS_prlimit64: [&[is(0, 0), is(1, libc::RLIMIT_NOFILE as i32)]],
     // Sockets with data that the other end has not received.
@@ -238,6 +239,7 @@ const CONTROL: &[AllowedCall] = calls![
     // Clients, operators, groups.
     SYS_socketpair: [&[is(0, libc::AF_UNIX)]],
     SYS_accept4,
+    SYS_sendmsg,
     SYS_shutdown,
     SYS_setsockopt: [
         // Others reach packet filters (IPT_SO_SET_REPLACE).
@@ -342,12 +344,12 @@ pub(super) const NEVER_MADE: &[AllowedCall] = calls![
 /// The list of a kind of thread.
 pub(super) fn calls_of(kind: ThreadKind) -> impl Iterator<Item = &'static AllowedCall> {
     let own: &[&[AllowedCall]] = match kind {
-        ThreadKind::Attach => &[NETWORK, ATTACH, NEVER_MADE],
-        ThreadKind::Worker => &[WORKER],
+        ThreadKind::Attach => &[JOURNAL, NETWORK, ATTACH, NEVER_MADE],
+        ThreadKind::Worker => &[JOURNAL, WORKER],
         // Threads that it starts have its filter beside their own.
-        ThreadKind::Control => &[NETWORK, CONTROL, COPY, NEVER_MADE],
-        ThreadKind::Copy => &[COPY],
-        ThreadKind::User => &[USER],
+        ThreadKind::Control => &[JOURNAL, NETWORK, CONTROL, COPY, NEVER_MADE],
+        ThreadKind::Copy => &[JOURNAL, COPY],
+        ThreadKind::User => &[JOURNAL, USER],
         ThreadKind::Log => &[],
     };
     EVERY.iter().chain(own.iter().copied().flatten())

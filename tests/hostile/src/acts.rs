@@ -79,6 +79,8 @@ pub(crate) enum Role {
     Faults,
     /// Punch holes in memory that is written to.
     Holes,
+    /// Punch small holes in the same way, in one session after the other.
+    ShortStalls,
     /// Make each call in each wrong way.
     Scripted,
     /// Send random messages while others scribble on shared memory.
@@ -110,6 +112,7 @@ pub(crate) fn act(arguments: &ActArguments) -> Result<()> {
         Role::Admin => objects::ask_admin(arguments),
         Role::UntouchedMemory => memory::untouched(arguments),
         Role::Holes => memory::holes(arguments),
+        Role::ShortStalls => memory::short_stalls(arguments),
         Role::ManyQueuePairs => traffic::many_queue_pairs(arguments),
         Role::SmallMessages => traffic::small_messages(arguments),
         Role::HugeMessages => traffic::huge_messages(arguments),

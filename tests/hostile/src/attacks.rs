@@ -108,6 +108,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack { name: "punched-holes", about: "holes punched in memory that is written to", run: workers::holes },
     Attack {
+        name: "short-stalls",
+        about: "small holes punched in memory that is written to, in one session after the other",
+        run: workers::short_stalls,
+    },
+    Attack {
         name: "private-memory",
         about: "queue pairs of the largest size, at the daemon's cost",
         run: accounts::private_memory,

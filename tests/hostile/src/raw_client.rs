@@ -17,7 +17,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         socket::{
-            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
+            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv,
             recvmsg, sendmsg, setsockopt, socket, sockopt,
         },
         time::{TimeVal, TimeValLike as _},
@@ -87,6 +87,8 @@ impl fmt::Display for RawRefusal {
     }
 }
 
+impl std::error::Error for RawRefusal {}
+
 impl RawClient {
     /// Connects, and says nothing.
     pub(crate) fn connect(path: &Path) -> Result<Self> {
@@ -132,6 +134,12 @@ impl RawClient {
         Ok((length > 0).then_some((message, fds)))
     }
 
+    /// The daemon has ended the session, and nothing of it is left to be received.
+    pub(crate) fn has_ended(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        matches!(recv(self.socket.as_raw_fd(), &mut [0], flags), Ok(0) | Err(Errno::ECONNRESET))
+    }
+
     /// Waits until there is something to receive, for `time` at most.
     pub(crate) fn wait_for_reply(&self, time: Duration) {
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
@@ -175,7 +183,7 @@ impl RawClient {
     pub(crate) fn call<C: Call>(&mut self, request: C::Request) -> Result<(C::Reply, Vec<OwnedFd>)> {
         match self.attempt::<C>(request, &[])? {
             Ok(reply) => Ok(reply),
-            Err(refusal) => bail!("call {}: {refusal}", C::OP),
+            Err(refusal) => Err(anyhow::Error::new(refusal).context(format!("call {}", C::OP))),
         }
     }
 

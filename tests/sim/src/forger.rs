@@ -183,7 +183,9 @@ impl World {
     /// The genuine request is no repetition: one in its place is due, or early.
     fn is_not_behind(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
         let stream = &mut self.model.connections[at].ends[1 - to].stream;
-        seen.service == Service::Unreliable || stream.unwrap_psn(seen.psn) >= stream.expected().1
+        let psn = stream.unwrap_psn(seen.psn);
+        // Packets of an unreliable connection that come late are as many behind.
+        psn >= if seen.service == Service::Unreliable { stream.inbox.expected } else { stream.expected().1 }
     }
 
     /// The receiver certainly knows the port of this life's packets, and that it is no past one's.

@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 use roced_abi::{
     control::{
-        AllocMemory, AllocPd, CreateCq, CreateCqRequest, CreateQpRequest, MemoryRequest, Nothing, RegMr, RegMrRequest,
+        AllocMemory, AllocPd, CreateCq, CreateCqRequest, CreateQpRequest, MemoryRequest, Nothing, Refusal, RegMr,
+        RegMrRequest, limit,
     },
     doorbell::ring_doorbell,
     layout::CqLayout,
@@ -22,7 +23,11 @@ use roced_types::{SendOp, Sge, access, send_flags, service};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{say, wait};
-use crate::{actor::ActArguments, raw_client::RawSession, shared::Shared};
+use crate::{
+    actor::ActArguments,
+    raw_client::{RawRefusal, RawSession},
+    shared::Shared,
+};
 
 /// Bytes of a WRITE.
 const PIECE: u64 = 1 << 20;
@@ -93,6 +98,27 @@ impl SelfWriter {
         })
     }
 
+    /// The same with all pages, some of which were written.
+    fn filled(arguments: &ActArguments) -> Result<Self> {
+        let mut writer = Self::open(arguments)?;
+        fill(&writer.memory, arguments.bytes)?;
+        writer.write(0, PIECE, PIECE)?;
+        Ok(writer)
+    }
+
+    /// Punches a hole of `bytes`, and writes there meanwhile.
+    fn punch(&mut self, bytes: u64) -> Result<()> {
+        let (file, length) = (self.memory.try_clone()?, i64::try_from(bytes)?);
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let punch = thread::spawn(move || fallocate(&file, flags, 0, length));
+        let mut written = Ok(());
+        while !punch.is_finished() && written.is_ok() {
+            written = self.write(0, bytes - PIECE, PIECE);
+        }
+        punch.join().ok().context("a thread panicked")??;
+        written
+    }
+
     /// Writes a piece, and waits for its completion.
     fn write(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
         let wqe = SendWqe {
@@ -142,6 +168,7 @@ impl SelfWriter {
                 ensure!(cqe.status == 0, "a WRITE ended with status {}", cqe.status);
                 return Ok(());
             }
+            ensure!(!self.session.client.has_ended(), "the daemon has ended the session");
             ensure!(begin.elapsed() < Duration::from_secs(30), "no completion within 30 s");
             self.session.wake();
             thread::yield_now();
@@ -179,20 +206,48 @@ pub(super) fn untouched(arguments: &ActArguments) -> Result<()> {
 
 /// Punches holes under writes of its own, without end.
 pub(super) fn holes(arguments: &ActArguments) -> Result<()> {
-    let mut writer = SelfWriter::open(arguments)?;
-    let length = i64::try_from(arguments.bytes)?;
-    let fill = |file: &OwnedFd| fallocate(file, FallocateFlags::empty(), 0, length);
-    fill(&writer.memory)?;
-    writer.write(0, PIECE, PIECE)?;
+    let mut writer = SelfWriter::filled(arguments)?;
     say("ready")?;
     loop {
-        let file = writer.memory.try_clone()?;
-        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let punch = thread::spawn(move || fallocate(&file, flags, 0, length));
-        while !punch.is_finished() {
-            writer.write(0, arguments.bytes - PIECE, PIECE)?;
-        }
-        punch.join().ok().context("a thread panicked")??;
-        fill(&writer.memory)?;
+        writer.punch(arguments.bytes)?;
+        fill(&writer.memory, arguments.bytes)?;
     }
+}
+
+/// The same of small holes, in one session after the other: a hole that the daemon meets ends its
+/// session. Says how many there were when the user is refused memory for the time of stalls, and
+/// goes on.
+pub(super) fn short_stalls(arguments: &ActArguments) -> Result<()> {
+    let (mut sessions, mut was_refused) = (0, false);
+    loop {
+        match SelfWriter::filled(arguments) {
+            Ok(mut writer) => {
+                sessions += 1;
+                if sessions == 1 {
+                    say("ready")?;
+                }
+                while writer.punch(arguments.bytes).and_then(|()| fill(&writer.memory, arguments.bytes)).is_ok() {}
+            }
+            Err(error) if is_for_stalls(&error) => {
+                if !std::mem::replace(&mut was_refused, true) {
+                    say(&format!("refused after sessions: {sessions}"))?;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            // It was ended in the middle of its calls.
+            Err(_) if sessions > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_for_stalls(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<RawRefusal>()
+        .is_some_and(|refusal| refusal.status == Refusal::Limit as u32 && refusal.detail[1] == limit::STALLS)
+}
+
+/// Has every page of the file.
+fn fill(file: &OwnedFd, bytes: u64) -> Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), 0, i64::try_from(bytes)?)?)
 }

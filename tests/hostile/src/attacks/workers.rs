@@ -79,6 +79,20 @@ pub(super) fn holes(stage: &Stage) -> Result<Vec<Finding>> {
     messages_beside(stage, Role::Holes, 1, bytes, Duration::from_secs(3))
 }
 
+/// Stalls of some ten milliseconds, each in a session of its own, as fast as one user can open
+/// them.
+pub(super) fn short_stalls(stage: &Stage) -> Result<Vec<Finding>> {
+    const BYTES: u64 = 32 << 20;
+    /// Many times as many as have a fifth of a second in all.
+    const SESSIONS: f64 = 400.0;
+    let mut findings = messages_beside(stage, Role::ShortStalls, 1, BYTES, Duration::from_secs(5))?;
+    let pair = stage.hosts()?;
+    let act = ActArguments { bytes: BYTES, ..ActArguments::new(Role::ShortStalls, &pair.a.socket) };
+    let sessions = Actor::ready(&act)?.number(Duration::from_secs(60))?;
+    findings.push(Finding::at_most("sessions that ended until the user was refused", sessions, "", SESSIONS));
+    Ok(findings)
+}
+
 /// A transfer of one queue pair, beside another user's with 256: its share of the sum.
 pub(super) fn many_queue_pairs(stage: &Stage) -> Result<Vec<Finding>> {
     let mut pair = stage.hosts()?;
