@@ -89,9 +89,9 @@ impl Chores {
         }
     }
 
-    /// Begins a thread if one is needed. A thread of this crate begins none, and none is begun while
-    /// the kernel refuses them: the chores wait until [`Self::begin_missing`]. No other thread may
-    /// do them.
+    /// Begins a thread if one is needed. A thread of this crate begins none, and none is begun
+    /// while the kernel refuses them: the chores wait until [`Self::begin_missing`]. No other
+    /// thread may do them.
     fn begin_thread(self: &Arc<Self>, mut state: MutexGuard<'_, ChoreState>) {
         if !state.needs_thread() {
             return;

@@ -289,8 +289,8 @@ impl ClientSocket {
 }
 
 impl Drop for ClientSocket {
-    /// The user's thread may be at a message of this socket: the others go without it. No client has
-    /// had their descriptors.
+    /// The user's thread may be at a message of this socket: the others go without it. No client
+    /// has had their descriptors.
     fn drop(&mut self) {
         self.0.is_dropped.store(true, Ordering::Relaxed);
         let unsent = std::mem::take(&mut self.0.outbox().waiting);

@@ -72,8 +72,8 @@ impl UserAccounts {
         Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
     }
 
-    /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work of
-    /// the user waits until [`Self::begin_missing_threads`] has begun it.
+    /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work
+    /// of the user waits until [`Self::begin_missing_threads`] has begun it.
     pub fn are_threads_missing(&self) -> bool {
         self.0.missing.load(Ordering::Relaxed)
     }
@@ -159,9 +159,9 @@ impl UserAccount {
         Closing { user: self.clone(), count }
     }
 
-    /// Closing its descriptors occupies all of its threads, or the kernel gives it none, and very many
-    /// others wait for them: each is one less for all users. Nothing of it is to be served until
-    /// they come back.
+    /// Closing its descriptors occupies all of its threads, or the kernel gives it none, and very
+    /// many others wait for them: each is one less for all users. Nothing of it is to be served
+    /// until they come back.
     pub fn is_stuck(&self) -> bool {
         let unclosed = self.users.unclosed().get(&self.uid).copied().unwrap_or(0);
         unclosed >= UNCLOSED_PER_USER

@@ -262,8 +262,8 @@ impl Waking {
         self.bell.swap(AT_WORK, Ordering::AcqRel) == RUNG
     }
 
-    /// Begins the thread if there is none. Where the kernel refuses it, or has just refused another,
-    /// [`Self::begin_missing`] tries again.
+    /// Begins the thread if there is none. Where the kernel refuses it, or has just refused
+    /// another, [`Self::begin_missing`] tries again.
     fn begin(self: &Arc<Self>, mut state: MutexGuard<'_, WakingState>) {
         if state.has_thread || self.missing.load(Ordering::Relaxed) {
             return;
