@@ -395,6 +395,8 @@ impl Net {
         if let Some((id, next, place)) = self.follows.join((device, source, destination), asker) {
             if let Some(place) = place {
                 self.questions.wait(asker, place, id);
+                // It may have room where the others that wait for it have none.
+                self.questions.set_left(Some(Instant::now()));
             }
             return Ok((id, next));
         }

@@ -32,7 +32,8 @@ pub const ASKED_MAX: usize = 64;
 /// Those of them that may be repeated ones. The rest is for new destinations.
 const ASKED_AGAIN_MAX: usize = ASKED_MAX / 2;
 
-/// Questions of all askers at a time, a quarter of the table. An asker has at most as many as it
+/// Questions of all askers at a time, a quarter of the table. Hosts that did not answer stay in it
+/// for some seconds more, but the kernel frees them for others. An asker has at most as many as it
 /// leaves free, so that each of many finds room.
 const ASKED_IN_ALL_MAX: usize = 4 * ASKED_MAX;
 
@@ -179,7 +180,8 @@ impl Questions {
         Some(next)
     }
 
-    /// Whether a step ended before all were asked that have room.
+    /// Since when there may be some in line that have room: a step ended before all were asked, or
+    /// one joined the line.
     pub(super) fn set_left(&mut self, since: Option<Instant>) {
         self.left_since = since;
     }
