@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 /// Folder of the end-to-end tests, which `main.rs` in it lists by module and name.
 pub(crate) const END_TO_END: &str = "tests/e2e/tests/";
 
-/// Functions of a file that have the attribute `#[test]`.
+/// Functions of a file that have the attribute `#[test]`, and run by default.
 pub(crate) fn with_attribute(text: &str) -> BTreeSet<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let is_test = |at: usize| {
-        let mut above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-        above.any(|line| *line == "#[test]")
+        let above = || lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        let is_left_out = |line: &&str| line.starts_with("#[ignore") || *line == "#[cfg(any())]";
+        above().any(|line| *line == "#[test]") && !above().any(is_left_out)
     };
     let heads =
         lines.iter().enumerate().filter_map(|(at, line)| Some((at, line.strip_prefix("fn ")?.split_once('(')?.0)));
@@ -30,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_function_without_the_attribute_is_no_test() {
-        let text = "#[test]\n#[should_panic]\n// text\nfn a() {}\nfn b() {}\n    #[test]\n    fn c(x in 0..1) {}\n#[cfg(test)]\nfn d() {}";
+        let text = "#[test]\n#[should_panic]\n// text\nfn a() {}\nfn b() {}\n    #[test]\n    fn c(x in 0..1) {}\n#[cfg(test)]\nfn d() {}\n#[test]\n#[ignore = \"long\"]\nfn e() {}";
         assert_eq!(with_attribute(text), BTreeSet::from(["a", "c"]));
     }
 
