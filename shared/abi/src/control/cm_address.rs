@@ -12,7 +12,7 @@ impl CmAddress {
     /// Returns the address, or `None` if the family is [`cm_family::NONE`].
     ///
     /// # Errors
-    /// [`UnknownFamily`].
+    /// The address family is unknown.
     pub fn socket_address(&self) -> Result<Option<SocketAddr>, UnknownFamily> {
         let [a, b, c, d, ..] = self.address;
         match self.family {
