@@ -81,7 +81,8 @@ pub(crate) fn denied_peers_are_kept_out_both_ways(_: &Settings) -> Result<()> {
     let before = fs::read_to_string(lab.config(Host::A))?;
     let server = Server::start(&lab, Host::B, &[])?;
     let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "20", "--json"])?;
-    let sends = || Ok(lab.ctl(Host::A, "qps")?["qps"].as_array().is_some_and(|qps| !qps.is_empty()));
+    // Not only a queue pair: the peer repeats nothing, and owes nothing, before data flows.
+    let sends = || Ok(lab.counter(Host::A, "device/*", "request_packets")? > 1000);
     ensure!(within(SOON, sends)?, "{:#}", lab.ctl(Host::A, "qps")?);
     let network = format!("{PEER_IPV4}/32");
     let after = format!("{before}\n[net]\ndenied_peers = [\"{network}\"]\n");
