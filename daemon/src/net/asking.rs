@@ -25,10 +25,10 @@ impl Net {
     /// for its turn; and puts it back.
     pub(super) fn pass_time(&mut self, id: FollowId, mut follow: Follow, now: Instant) {
         if follow.must_ask(now) {
-            let is_again = follow.is_given_up();
-            let asker = self.questions.with_room(follow.askers.keys().copied(), is_again);
+            let priority = follow.priority();
+            let asker = self.questions.with_room(follow.askers.keys().copied(), priority);
             if !self.ask(&mut follow, asker, now) {
-                let place = self.questions.last_place(is_again);
+                let place = self.questions.last_place(priority);
                 follow.place = Some(place);
                 for asker in follow.askers.keys() {
                     self.questions.wait(*asker, place, id);

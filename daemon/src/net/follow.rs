@@ -11,7 +11,7 @@ use roced_types::DeviceId;
 
 use super::{
     gid::GidTableEntry,
-    questions::{Asker, Place},
+    questions::{Asker, Place, Priority},
     route::Hop,
 };
 
@@ -107,6 +107,8 @@ pub(super) struct Follow {
     pub(super) next: NextHop,
     /// The neighbor has not answered in time.
     given_up: bool,
+    /// The neighbor's MAC address was known, and it has not been given up since.
+    was_known: bool,
     /// The neighbor has been asked since it is being resolved.
     is_asked: bool,
     /// When "resolving" has lasted long enough.
@@ -129,6 +131,7 @@ impl Follow {
             hop: None,
             next: NextHop::Unreachable,
             given_up: false,
+            was_known: false,
             is_asked: false,
             give_up_at: None,
             ask_at: None,
@@ -144,7 +147,7 @@ impl Follow {
             return;
         }
         self.hop = hop;
-        self.given_up = false;
+        (self.given_up, self.was_known) = (false, false);
         if self.next == NextHop::Resolving {
             self.is_asked = false;
             self.give_up_at = None;
@@ -170,6 +173,7 @@ impl Follow {
         if !matches!(view, View::Asked | View::Silent) {
             self.given_up = false;
         }
+        self.was_known = !self.given_up && (self.was_known || matches!(self.next, NextHop::Reachable { .. }));
         let changed = self.next != before;
         match self.next {
             NextHop::Resolving if changed => (self.is_asked, self.ask_at) = (false, Some(now)),
@@ -210,6 +214,7 @@ impl Follow {
         let gives_up = self.give_up_at.is_some_and(|at| at <= now);
         if gives_up {
             (self.next, self.given_up, self.give_up_at) = (NextHop::Unreachable, true, None);
+            self.was_known = false;
             self.pause_from(now);
         }
         gives_up
@@ -225,9 +230,13 @@ impl Follow {
         self.next == NextHop::Resolving || self.given_up
     }
 
-    /// The neighbor did not answer before.
-    pub(super) const fn is_given_up(&self) -> bool {
-        self.given_up
+    /// Of the question for its neighbor.
+    pub(super) const fn priority(&self) -> Priority {
+        match (self.given_up, self.was_known) {
+            (true, _) => Priority::Again,
+            (false, true) => Priority::Lost,
+            (false, false) => Priority::New,
+        }
     }
 
     /// The neighbor is asked now, and has `patience` to answer.
@@ -343,6 +352,22 @@ mod tests {
         assert!(bench.see(View::Silent));
         assert_eq!((bench.follow.next, bench.pass(0)), (NextHop::Resolving, (1, false)));
         assert!(bench.see(known(2)), "it has another MAC address now");
+    }
+
+    #[test]
+    fn a_path_that_was_in_use_comes_before_new_ones_and_those_that_did_not_answer() {
+        let mut bench = Bench::new();
+        assert!(bench.see(View::Asked));
+        assert_eq!(bench.follow.priority(), Priority::New);
+        bench.see(known(1));
+        bench.see(View::NoWay);
+        bench.see(View::Asked);
+        assert_eq!(bench.follow.priority(), Priority::Lost, "the link was down, and is up again");
+        assert!(bench.pass(10).1);
+        assert_eq!(bench.follow.priority(), Priority::Again);
+        bench.see(View::NoWay);
+        bench.see(View::Asked);
+        assert_eq!(bench.follow.priority(), Priority::New, "it was not in use when the link went down");
     }
 
     #[test]

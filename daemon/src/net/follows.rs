@@ -172,7 +172,10 @@ mod tests {
     use std::time::Duration;
 
     use super::{super::gid::RoceVersion, *};
-    use crate::net::{questions::Questions, route::Hop};
+    use crate::net::{
+        questions::{Priority, Questions},
+        route::Hop,
+    };
 
     const ONE: Asker = Asker::AnyHost;
     const OTHER: Asker = Asker::KnownPeer;
@@ -211,7 +214,7 @@ mod tests {
     fn the_place_in_line_is_that_of_each_asker() {
         let mut follows = Follows::default();
         let id = follows.add(follow(2, Some(9)), ONE);
-        let place = Some(Questions::default().last_place(false));
+        let place = Some(Questions::default().last_place(Priority::New));
         let mut waiting = follows.take(id).expect("it is there");
         waiting.place = place;
         follows.put(id, waiting);

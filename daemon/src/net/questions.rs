@@ -60,11 +60,20 @@ pub enum Asker {
     KnownPeer,
 }
 
+/// Order of the questions of an asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Priority {
+    /// The neighbor was known: paths to it are in use.
+    Lost,
+    New,
+    /// The neighbor did not answer before.
+    Again,
+}
+
 /// Place in the line of an asker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
-    /// The neighbor did not answer before.
-    is_again: bool,
+    priority: Priority,
     number: u64,
 }
 
@@ -103,14 +112,14 @@ impl Questions {
         self.open.contains_key(&neighbor)
     }
 
-    /// The first of `askers` with room for one more question. `is_again`: it did not answer before.
-    pub(super) fn with_room(&self, mut askers: impl Iterator<Item = Asker>, is_again: bool) -> Option<Asker> {
-        askers.find(|asker| self.has_room(*asker, is_again))
+    /// The first of `askers` with room for one more question.
+    pub(super) fn with_room(&self, mut askers: impl Iterator<Item = Asker>, priority: Priority) -> Option<Asker> {
+        askers.find(|asker| self.has_room(*asker, priority))
     }
 
-    fn has_room(&self, asker: Asker, is_again: bool) -> bool {
+    fn has_room(&self, asker: Asker, priority: Priority) -> bool {
         let open = self.askers.get(&asker).map_or(0, |state| state.open);
-        let most = if is_again { ASKED_AGAIN_MAX } else { ASKED_MAX };
+        let most = if priority == Priority::Again { ASKED_AGAIN_MAX } else { ASKED_MAX };
         open < most.min(ASKED_IN_ALL_MAX - self.open.len())
     }
 
@@ -145,9 +154,9 @@ impl Questions {
     }
 
     /// A place at the end of lines.
-    pub(super) fn last_place(&mut self, is_again: bool) -> Place {
+    pub(super) fn last_place(&mut self, priority: Priority) -> Place {
         self.last_number += 1;
-        Place { is_again, number: self.last_number }
+        Place { priority, number: self.last_number }
     }
 
     /// A destination waits in the line of an asker.
@@ -173,7 +182,7 @@ impl Questions {
         let turns = self.waiting.range((behind, Bound::Unbounded)).chain(&self.waiting);
         let first = |asker: &Asker| {
             let (place, follow) = self.askers.get(asker)?.line.first_key_value()?;
-            self.has_room(*asker, place.is_again).then_some((*asker, *follow))
+            self.has_room(*asker, place.priority).then_some((*asker, *follow))
         };
         let next = turns.into_iter().find_map(first)?;
         self.last_served = Some(next.0);
@@ -226,10 +235,10 @@ mod tests {
     }
 
     /// Questions with as many of an asker open as it gets; their number.
-    fn ask_all(questions: &mut Questions, asker: Asker, is_again: bool) -> usize {
+    fn ask_all(questions: &mut Questions, asker: Asker, priority: Priority) -> usize {
         let base = questions.last_number as u32 + 1000 * questions.open.len() as u32;
         let mut asked = 0;
-        while questions.with_room(iter::once(asker), is_again).is_some() {
+        while questions.with_room(iter::once(asker), priority).is_some() {
             questions.open(neighbor(base + asked), asker, false, Instant::now());
             asked += 1;
         }
@@ -237,8 +246,8 @@ mod tests {
     }
 
     /// Puts a destination in line; its place.
-    fn wait(questions: &mut Questions, asker: Asker, is_again: bool, follow: u64) -> Place {
-        let place = questions.last_place(is_again);
+    fn wait(questions: &mut Questions, asker: Asker, priority: Priority, follow: u64) -> Place {
+        let place = questions.last_place(priority);
         questions.wait(asker, place, FollowId::new(follow));
         place
     }
@@ -246,23 +255,26 @@ mod tests {
     #[test]
     fn each_asker_finds_room_beside_any_others() {
         let mut questions = Questions::default();
-        let asked: Vec<usize> = (0..9).map(|number| ask_all(&mut questions, account(number), false)).collect();
+        let asked: Vec<usize> = (0..9).map(|number| ask_all(&mut questions, account(number), Priority::New)).collect();
         assert_eq!(asked, [64, 64, 64, 32, 16, 8, 4, 2, 1]);
         assert!(questions.open.len() < 256, "three quarters of the kernel's table are for others");
-        assert_eq!(ask_all(&mut questions, Asker::AnyHost, false), 1);
-        assert_eq!(ask_all(&mut questions, Asker::KnownPeer, false), 0, "that was the last one");
+        assert_eq!(ask_all(&mut questions, Asker::AnyHost, Priority::New), 1);
+        assert_eq!(ask_all(&mut questions, Asker::KnownPeer, Priority::New), 0, "that was the last one");
     }
 
     #[test]
     fn repeated_questions_leave_room_for_first_ones() {
         let mut questions = Questions::default();
-        assert_eq!(ask_all(&mut questions, account(1), true), ASKED_AGAIN_MAX);
-        assert_eq!(ask_all(&mut questions, account(1), false), ASKED_MAX - ASKED_AGAIN_MAX);
-        let again = wait(&mut questions, account(1), true, 1);
-        let first = wait(&mut questions, account(1), false, 2);
+        assert_eq!(ask_all(&mut questions, account(1), Priority::Again), ASKED_AGAIN_MAX);
+        assert_eq!(ask_all(&mut questions, account(1), Priority::New), ASKED_MAX - ASKED_AGAIN_MAX);
+        let again = wait(&mut questions, account(1), Priority::Again, 1);
+        let first = wait(&mut questions, account(1), Priority::New, 2);
         assert_eq!(questions.next(), None);
         questions.close(*questions.open.first_key_value().expect("some are open").0);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(2))), "first ones come first");
+        let lost = wait(&mut questions, account(1), Priority::Lost, 3);
+        assert_eq!(questions.next(), Some((account(1), FollowId::new(3))), "before them paths in use");
+        questions.leave(account(1), lost);
         questions.leave(account(1), first);
         assert_eq!(questions.next(), None, "there are too many for repeated ones");
         questions.keep(|_| false);
@@ -276,7 +288,7 @@ mod tests {
         let mut questions = Questions::default();
         let mut places = BTreeMap::new();
         for (asker, follow) in [(1, 10), (1, 11), (1, 12), (2, 20), (2, 21), (3, 30)] {
-            places.insert(follow, (account(asker), wait(&mut questions, account(asker), false, follow)));
+            places.insert(follow, (account(asker), wait(&mut questions, account(asker), Priority::New, follow)));
         }
         let order: Vec<_> = iter::from_fn(|| {
             let (_, next) = questions.next()?;
