@@ -65,9 +65,12 @@ impl SelfWriter {
             signal_all: 1,
             ..CreateQpRequest::default()
         };
+        // The daemon seals doorbells and rings when they are used first: they are mapped before.
+        let doorbells = session.doorbells()?;
         let make =
             |session: &mut RawSession| session.queue_pair(request)?.map_err(|refusal| anyhow::anyhow!("{refusal}"));
         let (left, right) = (make(&mut session)?, make(&mut session)?);
+        let (rings, other) = (Shared::whole(&left.file)?, Shared::whole(&right.file)?);
         let (_, gid) = session.gid()?;
         session.connect(right.reply.qpn, gid, left.reply.qpn)?;
         session.connect(left.reply.qpn, gid, right.reply.qpn)?;
@@ -83,17 +86,16 @@ impl SelfWriter {
             reserved: 0,
         };
         let (region, _) = session.client.call::<RegMr>(region)?;
-        let rings = Shared::whole(&left.file)?;
         Ok(Self {
             sends: rings.producer(0, left.layout.send),
             words: left.layout.send.stride_words(),
             doorbell: left.reply.doorbell,
-            doorbells: session.doorbells()?,
+            doorbells,
             completions,
             memory: file,
             key: region.lkey,
             reaped: 0,
-            _other: Shared::whole(&right.file)?,
+            _other: other,
             session,
         })
     }
