@@ -23,8 +23,10 @@ pub(crate) struct Holdings {
     pub(crate) shared_bytes: u64,
     /// Descriptors.
     pub(crate) descriptors: u64,
-    /// Mappings.
+    /// Mappings of files: of memory that is shared with clients, and of programs.
     pub(crate) mappings: u64,
+    /// Mappings of no file: the allocator has some for each thread, and splits them at will.
+    pub(crate) anonymous_mappings: u64,
     /// Threads.
     pub(crate) threads: u64,
 }
@@ -36,12 +38,17 @@ impl Holdings {
         let rollup = fs::read_to_string(proc.join("smaps_rollup")).context("smaps_rollup")?;
         let field = |name: &str| kibibytes(&rollup, name) << 10;
         let count = |folder: &str| Ok::<_, std::io::Error>(fs::read_dir(proc.join(folder))?.count() as u64);
+        let maps = fs::read_to_string(proc.join("maps"))?;
+        // Address, permissions, offset, device, inode.
+        let is_of_file = |line: &&str| line.split_whitespace().nth(4).is_some_and(|inode| inode != "0");
+        let mappings = maps.lines().filter(is_of_file).count() as u64;
         Ok(Self {
             private_bytes: field("Private_Clean:") + field("Private_Dirty:"),
             locked_bytes: kibibytes(&fs::read_to_string(proc.join("status"))?, "VmLck:") << 10,
             shared_bytes: kibibytes(&fs::read_to_string(proc.join("status"))?, "RssShmem:") << 10,
             descriptors: count("fd").context("descriptors")?,
-            mappings: fs::read_to_string(proc.join("maps"))?.lines().count() as u64,
+            mappings,
+            anonymous_mappings: maps.lines().count() as u64 - mappings,
             threads: count("task").context("threads")?,
         })
     }
