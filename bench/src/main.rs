@@ -68,12 +68,14 @@ fn main() -> anyhow::Result<()> {
     let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
     if cli.list {
-        contestants.iter().for_each(|one| println!("{}", one.name));
-        return Ok(());
+        let names: String = contestants.iter().map(|one| format!("{}\n", one.name)).collect();
+        return Ok(roced_output::print(names)?);
     }
     let report = measure(&cli, &contestants)?;
-    print!("{}", report.text());
-    report.write(&cli)
+    // Hours of measuring are in the files, even if the output is full.
+    let printed = roced_output::print(report.text());
+    report.write(&cli)?;
+    Ok(printed?)
 }
 
 fn measure(cli: &BenchArgs, contestants: &[Contestant]) -> anyhow::Result<BenchReport> {

@@ -17,12 +17,10 @@ mod status;
 mod table;
 mod units;
 
-use std::{
-    io::{ErrorKind, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::Parser;
+use roced_output::print_error;
 use roced_report::{AccountsReport, CmReport, CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -36,7 +34,7 @@ fn main() -> ExitCode {
     match run(&CtlArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rocectl: {error:#}");
+            print_error(format_args!("rocectl: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -65,7 +63,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
             return exporter::serve(address, || {
                 let reports = metric_reports(&daemon);
                 if let Err(error) = &reports {
-                    eprintln!("rocectl: {error:#}");
+                    print_error(format_args!("rocectl: {error:#}"));
                 }
                 metrics::render(reports.as_ref().ok(), node_prefix)
             });
@@ -74,7 +72,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
             metric_reports(&daemon).map(|reports| metrics::render(Some(&reports), node_prefix))
         }
     }?;
-    print(&text)
+    Ok(roced_output::print(text)?)
 }
 
 /// Reports that the metrics are made of.
@@ -95,13 +93,4 @@ fn answer<R: Serialize + DeserializeOwned>(
 ) -> anyhow::Result<String> {
     let report = daemon.ask::<R>(question)?;
     Ok(if json { serde_json::to_string_pretty(&report)? + "\n" } else { render(&report) })
-}
-
-/// Prints to stdout. A closed pipe (`rocectl counters | head`) is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader, Read, Write},
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
     os::{
         fd::AsRawFd,
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Output},
+    process::{Child, Command, Output, Stdio},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -411,6 +412,43 @@ fn the_socket_of_programs_is_a_clear_error() {
 fn a_path_too_long_for_a_socket_is_a_clear_error() {
     let path = PathBuf::from("/".to_owned() + &"x".repeat(200));
     assert_refused(&rocectl(&path, &["qps"]), &["cannot be a socket path"]);
+}
+
+/// An answer comes from a daemon of any version, or from another program at the socket.
+#[test]
+fn answers_have_no_effect_on_the_terminal() {
+    for answer in [
+        line(&Problem { problem: "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}".into() }),
+        "{\"\u{1b}[2J".into(),
+        "x".repeat(9999) + "\n",
+    ] {
+        let (_, output) = FakeDaemon::answering(answer).run(&["status"]);
+        let shown = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{shown:?}");
+        assert!(!shown.trim_end().contains(|c: char| c.is_control() || c == '\u{202e}'), "{shown:?}");
+        assert!(shown.len() < 2100, "{} bytes", shown.len());
+    }
+}
+
+#[test]
+fn outputs_that_take_nothing_are_errors_of_the_command() {
+    let full = || File::options().write(true).open("/dev/full").expect("Linux has this device");
+    let run = |stdout: Stdio, stderr: Stdio, socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rocectl"));
+        let child = command.arg("status").arg("--socket").arg(socket).stdout(stdout).stderr(stderr).spawn();
+        child.and_then(Child::wait_with_output).expect("rocectl starts")
+    };
+    let daemon = FakeDaemon::answering_each(vec![line(&status()); 2]);
+    let socket = daemon.folder.path().join("admin.sock");
+    let output = run(full().into(), Stdio::piped(), &socket);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "rocectl: the standard output: No space left on device (os error 28)\n");
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let output = run(writer.into(), Stdio::piped(), &socket);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    // Its message is lost, its exit code is not.
+    assert_eq!(run(Stdio::null(), full().into(), Path::new("/nowhere")).status.code(), Some(1));
 }
 
 #[test]

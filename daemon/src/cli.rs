@@ -109,11 +109,12 @@ fn dispatch(
 
 fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
-    println!("{}: good: {} device(s), {} worker(s)", file.display(), config.devices.len(), config.workers.len());
+    let (devices, workers) = (config.devices.len(), config.workers.len());
+    let mut text = format!("{}: good: {devices} device(s), {workers} worker(s)\n", file.display());
     for absence in absences(&config) {
-        println!("{}: but {absence}", file.display());
+        text += &format!("{}: but {}\n", file.display(), roced_output::escaped(&absence));
     }
-    Ok(())
+    Ok(roced_output::print(text)?)
 }
 
 /// Objects that the config names and this host does not have at present. They may come before the

@@ -7,27 +7,24 @@
 
 mod access;
 mod changes;
+mod file;
 mod read;
 mod reader;
 
 use std::{
-    fmt,
-    fs::{self, File},
-    io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fmt, fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use ipnet::IpNet;
-use nix::fcntl::OFlag;
 use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
 use roced_types::Qpn;
 use roced_xdp::{CopyMode, NicQueueConfig, XdpMode};
 
-use self::reader::{Choice, Reader};
+use self::reader::{Choice, PROBLEMS_MAX, Reader};
 pub use self::reader::{ConfigProblem, Key};
 pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
@@ -36,9 +33,6 @@ pub use self::{
 
 /// The config that is read when the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
-
-/// Longest config file.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Everything in `roced.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -589,11 +583,11 @@ pub enum ConfigError {
         error: io::Error,
     },
     /// The file says something wrong.
-    #[error("{} mistake(s) in the config file {}:\n{}", problems.len(), path.display(), listed(path, problems))]
+    #[error("{} in the config file {}:\n{}", counted(problems.len()), path.display(), listed(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// All that is wrong, in the order of the file.
+        /// All that is wrong, in the order of the file; of very many the first found.
         problems: Vec<ConfigProblem>,
     },
 }
@@ -608,6 +602,11 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+fn counted(problems: usize) -> String {
+    let more = if problems == PROBLEMS_MAX { " or more" } else { "" };
+    format!("{problems} mistake(s){more}")
+}
+
 fn listed(path: &Path, problems: &[ConfigProblem]) -> String {
     let lines: Vec<String> = problems.iter().map(|problem| format!("  {}:{problem}", path.display())).collect();
     lines.join("\n")
@@ -619,14 +618,14 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or with everything that is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = read_file(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
-        Self::parse(&text, &online_cores()).map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
+        Self::parse(&file::read(path)?, &online_cores())
+            .map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
     }
 
     /// Reads a document for a machine with these cores.
     ///
     /// # Errors
-    /// Everything that is wrong, in the order of the document.
+    /// Everything that is wrong, in the order of the document; of very many mistakes 100.
     pub fn parse(text: &str, cores: &[u32]) -> Result<Self, Vec<ConfigProblem>> {
         let reader = Reader::new(text);
         let config = reader.read(|top| read::config(top, cores));
@@ -640,24 +639,6 @@ impl Config {
         reader.read(|top| read::config(top, &[0]));
         reader.finish().1
     }
-}
-
-/// The text of a regular file of at most [`FILE_BYTES_MAX`]. A reload is the control thread's: it
-/// does not wait for a writer to open a FIFO, and reads no device without an end.
-fn read_file(path: &Path) -> io::Result<String> {
-    let file = File::options().read(true).custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        let kind = if metadata.is_dir() { "a folder" } else { "a FIFO or a device" };
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file")));
-    }
-    let mut text = String::new();
-    // One byte more, as the file may grow meanwhile.
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 1 MiB"));
-    }
-    Ok(text)
 }
 
 /// The cores that the kernel runs; empty when it does not say, and then no core is refused.

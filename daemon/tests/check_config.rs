@@ -2,8 +2,9 @@
 //! operator meets them.
 
 use std::{
-    fs,
-    process::{Command, Output},
+    fs::{self, File},
+    io,
+    process::{Command, Output, Stdio},
 };
 
 const DOCUMENTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.toml");
@@ -31,6 +32,23 @@ fn roced(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn the_documented_config_is_good() {
     assert_eq!(roced(&["check-config", DOCUMENTED]), (Some(0), String::new()));
+}
+
+#[test]
+fn an_output_that_takes_nothing_is_an_error_unless_its_reader_has_ended() {
+    let check = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roced"));
+        let command = command.args(["check-config", DOCUMENTED]).stdout(stdout).stderr(Stdio::piped());
+        let Output { status, stderr, .. } =
+            command.spawn().and_then(|child| child.wait_with_output()).expect("it runs");
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let full = File::options().write(true).open("/dev/full").expect("Linux has this device");
+    let (code, text) = check(full.into());
+    assert_eq!((code, &*text), (Some(1), "roced: the standard output: No space left on device (os error 28)\n"));
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(check(writer.into()), (Some(0), String::new()));
 }
 
 #[test]

@@ -27,12 +27,10 @@ mod size;
 mod statistics;
 mod stream;
 
-use std::{
-    io::{ErrorKind, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::Parser;
+use roced_output::print_error;
 
 use crate::{
     cli::{PerfArgs, PerfCommand},
@@ -55,18 +53,12 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("roce-perf: {error:#}");
+            print_error(format_args!("roce-perf: {error:#}"));
             ExitCode::from(if error.downcast_ref::<Mismatch>().is_some() { DATA_WRONG } else { FAILED })
         }
     }
 }
 
-/// Prints the report. A reader that has seen enough is no error.
 fn print(report: &RunReport, json: bool) -> anyhow::Result<()> {
-    let text = if json { report.json() } else { report.table() };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(roced_output::print(if json { report.json() } else { report.table() })?)
 }

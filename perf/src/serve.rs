@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use roced_client::{Connection, Listener};
+use roced_output::print_error;
 
 use crate::{
     bw,
@@ -41,7 +42,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     let device = Opened::new(args.device.as_deref())?.name;
     let listener = listen(args.bind.as_deref(), args.cm)?;
     let served = if args.cm { "all devices by the connection manager" } else { &device };
-    eprintln!("roce-perf: serving {served} on {}", shown(listener.address()?));
+    print_error(format_args!("roce-perf: serving {served} on {}", shown(listener.address()?)));
     let running = Arc::new(AtomicUsize::new(0));
     loop {
         let (stream, from) = match listener.accept()? {
@@ -49,7 +50,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
             Err(error) => {
                 // A client that gave up before it was accepted, or no fd free: the next one may do
                 // better.
-                eprintln!("roce-perf: accepting a connection: {error}");
+                print_error(format_args!("roce-perf: accepting a connection: {error}"));
                 thread::sleep(ANSWER_TIMEOUT / 10);
                 continue;
             }
@@ -58,7 +59,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
             // One that is no client does not count.
             match ControlChannel::accept(stream) {
                 Ok(mut channel) => return serve_client(&mut channel, &device, from),
-                Err(error) => eprintln!("roce-perf: {}: {error:#}", shown(from)),
+                Err(error) => print_error(format_args!("roce-perf: {}: {error:#}", shown(from))),
             }
         } else if running.fetch_add(1, Ordering::AcqRel) < RUNS_MAX {
             let (device, running) = (device.clone(), Arc::clone(&running));
@@ -67,13 +68,13 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
                     ControlChannel::accept(stream).and_then(|mut channel| serve_client(&mut channel, &device, from));
                 // The next client is served all the same.
                 if let Err(error) = served {
-                    eprintln!("roce-perf: {}: {error:#}", shown(from));
+                    print_error(format_args!("roce-perf: {}: {error:#}", shown(from)));
                 }
                 running.fetch_sub(1, Ordering::AcqRel);
             });
         } else {
             running.fetch_sub(1, Ordering::AcqRel);
-            eprintln!("roce-perf: {}: turned away, {RUNS_MAX} runs are under way", shown(from));
+            print_error(format_args!("roce-perf: {}: turned away, {RUNS_MAX} runs are under way", shown(from)));
         }
     }
 }
@@ -107,7 +108,7 @@ fn serve_client(channel: &mut ControlChannel, device: &str, from: SocketAddr) ->
             channel.say_failed(error);
         }
     })?;
-    eprintln!("roce-perf: {}: {served}", shown(from));
+    print_error(format_args!("roce-perf: {}: {served}", shown(from)));
     Ok(())
 }
 

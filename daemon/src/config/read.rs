@@ -23,15 +23,18 @@ use super::{
 pub(super) const QPS_MAX: u32 = Qpn::INDEX_COUNT * EndpointId::COUNT as u32;
 
 const ABSOLUTE_PATH: TextRule = TextRule {
-    allowed: "an absolute path of at most 107 bytes",
-    holds: |path| path.starts_with('/') && path.len() <= 107 && !path.contains('\0'),
+    allowed: "an absolute path of at most 107 bytes without control characters",
+    holds: |path| path.starts_with('/') && path.len() <= 107 && !path.contains(char::is_control),
 };
 
-const GROUP: TextRule = TextRule { allowed: "the name of a group, 1 to 32 characters", holds: is_account_name };
+const GROUP: TextRule = TextRule {
+    allowed: "the name of a group, 1 to 32 bytes without ':' and control characters",
+    holds: is_account_name,
+};
 
 /// The name of a user or group.
 pub(super) fn is_account_name(name: &str) -> bool {
-    (1..=32).contains(&name.len()) && !name.contains([':', '\0', '\n'])
+    (1..=32).contains(&name.len()) && !name.contains(|c: char| c == ':' || c.is_control())
 }
 
 const DEVICE_NAME: TextRule = TextRule {
@@ -43,9 +46,9 @@ const DEVICE_NAME: TextRule = TextRule {
 };
 
 const INTERFACE: TextRule = TextRule {
-    allowed: "the name of a network interface, 1 to 15 bytes without space, '/' or ':'",
+    allowed: "the name of a network interface, 1 to 15 bytes without space, control characters, '/' or ':'",
     holds: |name| {
-        let strange = |c: char| c.is_whitespace() || c == '/' || c == ':' || c == '\0';
+        let strange = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
         (1..=15).contains(&name.len()) && !name.contains(strange) && name != "." && name != ".."
     },
 };

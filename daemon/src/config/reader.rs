@@ -12,12 +12,20 @@ use std::{
     ops::{Range, RangeInclusive},
 };
 
+use roced_output::{escaped, shortened};
 use toml::{
     Spanned,
     de::{DeArray, DeTable, DeValue},
 };
 
-/// One mistake in a config file.
+/// Most problems of a file that are collected: each costs a walk to its line, and a reload is the
+/// control thread's. A file with more of them is no config.
+pub(super) const PROBLEMS_MAX: usize = 100;
+
+/// Most characters of a key or value of the file that a report repeats.
+const EXCERPT_CHARACTERS_MAX: usize = 64;
+
+/// One mistake in a config file. Its display has no control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// Line, from 1.
@@ -35,9 +43,9 @@ impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.line, self.column)?;
         if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
+            write!(f, "{}: ", escaped(&self.key))?;
         }
-        f.write_str(&self.message)
+        f.write_str(&escaped(&self.message))
     }
 }
 
@@ -86,12 +94,14 @@ impl<'a> Reader<'a> {
         top.refuse_unknown();
         let mut broken = BTreeSet::new();
         for error in errors {
+            if broken.len() == PROBLEMS_MAX {
+                break;
+            }
             let start = error.span().map_or(self.text.len(), |span| span.start);
-            let (line, column) = position(self.text, start);
-            let mut problems = self.problems.borrow_mut();
+            let (line, column) = position(self.text.as_bytes(), start);
             if broken.insert(line) {
-                problems.retain(|problem| problem.line != line);
-                problems.push(ConfigProblem { line, column, key: String::new(), message: error.message().to_owned() });
+                self.problems.borrow_mut().retain(|problem| problem.line != line);
+                self.push(ConfigProblem { line, column, key: String::new(), message: excerpt(error.message()) });
             }
         }
         value
@@ -105,8 +115,18 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse(&self, span: &Range<usize>, key: String, message: String) {
-        let (line, column) = position(self.text, span.start);
-        self.problems.borrow_mut().push(ConfigProblem { line, column, key, message });
+        if self.problems.borrow().len() < PROBLEMS_MAX {
+            let (line, column) = position(self.text.as_bytes(), span.start);
+            self.push(ConfigProblem { line, column, key, message });
+        }
+    }
+
+    /// Keeps a problem, unless there are as many as are reported.
+    fn push(&self, problem: ConfigProblem) {
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(problem);
+        }
     }
 
     fn note(&self, path: &str, default: Option<String>, allowed: String) {
@@ -118,13 +138,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Keys that have another name than in an earlier version: the old one and the present one.
-const RENAMED: [(&str, &str); 5] = [
-    ("held_packets", "out_of_order_packets"),
-    ("clients_of_user", "clients under [limits.account]"),
-    ("ids_of_user", "ids_of_account"),
-    ("channels_of_user", "channels_of_account"),
-    ("groups_of_user", "groups_of_account"),
+/// Keys that have another name than in an earlier version: their section without indices, the old
+/// name and the present one.
+const RENAMED: [(&str, &str, &str); 5] = [
+    ("device", "held_packets", "out_of_order_packets"),
+    ("limits", "clients_of_user", "clients under [limits.account]"),
+    ("limits.cm", "ids_of_user", "ids_of_account"),
+    ("limits.cm", "channels_of_user", "channels_of_account"),
+    ("limits.cm", "groups_of_user", "groups_of_account"),
 ];
 
 /// A table of the document.
@@ -263,7 +284,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         if let Some((_, choice)) = C::CHOICES.iter().find(|(word, _)| *word == text) {
             return *choice;
         }
-        self.refuse(key, format!("{text:?} is not one of {allowed}"));
+        self.refuse(key, format!("{:?} is not one of {allowed}", excerpt(text)));
         default
     }
 
@@ -296,18 +317,20 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
     /// Reports every key that was never requested.
     pub(super) fn refuse_unknown(self) {
         let asked = self.asked.borrow();
+        let section = without_indices(&self.path);
         for key in self.table.keys().filter(|key| !asked.contains(key.get_ref().as_ref())) {
-            let renamed = RENAMED.iter().find(|(old, _)| old == key.get_ref());
+            let renamed = RENAMED.iter().find(|(of, old, _)| *of == section && old == key.get_ref());
             let message = renamed.map_or_else(
                 || format!("unknown key; known here: {}", Vec::from_iter(asked.iter().map(String::as_str)).join(", ")),
-                |(_, new)| format!("this key is called {new} now"),
+                |(_, _, new)| format!("this key is called {new} now"),
             );
             self.reader.refuse(&key.span(), self.path_of(key.get_ref()), message);
         }
     }
 
     fn path_of(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        let key = excerpt(key);
+        if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
     }
 
     fn require(&self, key: &str, allowed: &str) -> Option<()> {
@@ -328,7 +351,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
             u64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|number| N::try_from(number).ok());
         let number = number.filter(|number| good(*number));
         if number.is_none() {
-            self.refuse(key, format!("{integer} is not allowed: it must be {allowed}"));
+            self.refuse(key, format!("{} is not allowed: it must be {allowed}", excerpt(&integer.to_string())));
         }
         number
     }
@@ -346,7 +369,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         if (rule.holds)(text) {
             return Some(text.to_owned());
         }
-        self.refuse(key, format!("{text:?} is not allowed: it must be {}", rule.allowed));
+        self.refuse(key, format!("{:?} is not allowed: it must be {}", excerpt(text), rule.allowed));
         None
     }
 }
@@ -372,9 +395,13 @@ fn without_indices(path: &str) -> String {
     path.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect::<Vec<_>>().join(".")
 }
 
+fn excerpt(text: &str) -> String {
+    shortened(text, EXCERPT_CHARACTERS_MAX)
+}
+
 /// Line and column, both from 1, of the byte at `offset`.
-fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = &text.as_bytes()[..offset.min(text.len())];
+pub(super) fn position(text: &[u8], offset: usize) -> (usize, usize) {
+    let before = &text[..offset.min(text.len())];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
     (line, String::from_utf8_lossy(&before[line_start..]).chars().count() + 1)
@@ -387,9 +414,9 @@ mod tests {
     #[test]
     fn a_position_counts_characters_of_its_line() {
         let text = "a = 1\n# ü\nü = 2";
-        assert_eq!(position(text, 0), (1, 1));
-        assert_eq!(position(text, text.find('2').expect("there")), (3, 5));
-        assert_eq!(position(text, 1000), (3, 6));
+        assert_eq!(position(text.as_bytes(), 0), (1, 1));
+        assert_eq!(position(text.as_bytes(), text.find('2').expect("there")), (3, 5));
+        assert_eq!(position(text.as_bytes(), 1000), (3, 6));
     }
 
     #[test]

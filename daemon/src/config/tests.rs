@@ -1,10 +1,10 @@
 //! Contents of a config file, and the report of each mistake.
 
-use std::{os::unix::fs::symlink, sync::mpsc, thread};
+use std::{os::unix::fs::symlink, sync::mpsc, thread, time::Instant};
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
-use super::*;
+use super::{file::FILE_BYTES_MAX, *};
 
 const DOCUMENTED: &str = include_str!("../../../config/roced.toml");
 
@@ -155,6 +155,103 @@ fn an_old_name_of_a_key_is_refused_by_its_present_one() {
         let (line, path, message) = problem(&format!("[limits.cm]\n{key}_of_user = 9"));
         assert_eq!((line, path), (2, format!("limits.cm.{key}_of_user")));
         assert_eq!(message, format!("this key is called {key}_of_account now"));
+    }
+    let (_, path, message) = problem("[limits]\nclients_of_user = 9");
+    assert_eq!(
+        (&*path, &*message),
+        ("limits.clients_of_user", "this key is called clients under [limits.account] now")
+    );
+}
+
+#[test]
+fn an_old_name_of_a_key_says_nothing_about_other_sections() {
+    for (section, key) in [
+        ("log", "held_packets"),
+        ("limits.account", "clients_of_user"),
+        ("limits.client", "clients_of_user"),
+        ("limits", "ids_of_user"),
+        ("net", "channels_of_user"),
+    ] {
+        let (_, path, message) = problem(&format!("[{section}]\n{key} = 9"));
+        assert_eq!(path, format!("{section}.{key}"));
+        assert!(message.starts_with("unknown key; known here: "), "{path}: {message}");
+    }
+    let message = &problems(&device("ids_of_user = 9"))[0].2;
+    assert!(message.starts_with("unknown key; known here: "), "{message}");
+}
+
+/// A config of an unknown origin does not command the terminal of the operator that checks it.
+#[test]
+fn reports_of_a_file_have_no_control_characters() {
+    for hidden in ["\\u001b]0;x\\u0007", "\\u009b2J", "a\\r\\nb", "\\u202e", "\\u0000"] {
+        for document in [
+            format!("\"{hidden}\" = 1"),
+            format!("[\"{hidden}\"]\nx = 1"),
+            format!("[[access]]\n\"{hidden}\" = 1"),
+            format!("[log]\nlevel = \"{hidden}\""),
+            format!("[control]\nsocket = \"{hidden}\""),
+            format!("[[access]]\ndevices = [\"{hidden}\"]"),
+            format!("[[device]]\nname = \"a\"\ninterface = \"{hidden}\""),
+        ] {
+            let problems = Config::parse(&document, &[0]).err();
+            assert!(problems.is_some() || hidden == "\\u202e" && document.contains("interface"), "{document}");
+            for shown in problems.iter().flatten().map(ConfigProblem::to_string) {
+                let bad = shown.chars().find(|c| c.is_control() || *c == '\u{202e}');
+                assert_eq!(bad, None, "{document}: {shown}");
+            }
+        }
+    }
+    // Raw characters that TOML allows in a string, and those that it does not.
+    for document in ["[log]\nlevel = '\u{9b}2J'", "[log]\n'\u{9b}2J' = 1", "'\u{1b}[2J' = 1", "\u{1b}[2J"] {
+        for shown in Config::parse(document, &[0]).expect_err("it is wrong").iter().map(ConfigProblem::to_string) {
+            assert!(!shown.contains(char::is_control), "{shown:?}");
+        }
+    }
+}
+
+#[test]
+fn long_keys_and_values_are_reported_in_short() {
+    let long = "x".repeat(100_000);
+    for document in [
+        format!("{long} = 1"),
+        format!("[{long}]\ny = 1"),
+        format!("[log]\nlevel = \"{long}\""),
+        format!("[control]\nsocket = \"{long}\""),
+        format!("[[worker]]\ncore = {}", "9".repeat(100_000)),
+        format!("[[access]]\ndevices = [\"{long}\"]"),
+        format!("[log]\n{long}"),
+    ] {
+        for shown in Config::parse(&document, &[0]).expect_err("it is wrong").iter().map(ConfigProblem::to_string) {
+            assert!(shown.len() < 500, "{} bytes: {}", shown.len(), &shown[..200]);
+        }
+    }
+}
+
+/// A reload reads the file on the control thread, and each problem is a line of the log.
+#[test]
+fn a_file_with_a_mistake_in_each_line_is_reported_in_short() {
+    for line in ["k = 1\n", "k\n", "= 1\n", "[k\n"] {
+        let document: String = (0..60_000).map(|index| line.replace('k', &format!("k{index}"))).collect();
+        let begin = Instant::now();
+        let problems = Config::parse(&document, &[0]).expect_err("it is wrong");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{line:?}: {:?}", begin.elapsed());
+        let text = ConfigError::Invalid { path: "roced.toml".into(), problems }.to_string();
+        assert!(text.lines().count() <= 102 && text.contains("100 mistake(s) or more"), "{line:?}: {text:.300}");
+    }
+}
+
+#[test]
+fn the_first_byte_that_is_not_utf_8_is_named_by_its_place() {
+    let file = tempfile::NamedTempFile::new().expect("a scratch file");
+    for (bytes, place, byte) in [
+        (&b"[log]\n# \xc3\xbc \xff\n"[..], "2:5: ", "0xff"),
+        (b"\xfe\xff\0[", "1:1: ", "0xfe"),
+        (b"a = 1\n\nb = '\xe4\xb8", "3:6: ", "0xe4"),
+    ] {
+        fs::write(file.path(), bytes).expect("the scratch file can be written");
+        let text = Config::load(file.path()).expect_err("it is not UTF-8").to_string();
+        let place = format!("{}:{place}", file.path().display());
+        assert!(text.contains(&place) && text.contains(byte) && text.contains("UTF-8"), "{text}");
     }
 }
 

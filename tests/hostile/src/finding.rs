@@ -3,6 +3,7 @@
 use std::{fs::File, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
+use roced_output::print;
 use serde_json::json;
 
 /// Bar of a figure.
@@ -75,7 +76,8 @@ impl Findings {
     /// Begins the table.
     pub(crate) fn begin(json: Option<&Path>) -> Result<Self> {
         let json = json.map(|path| File::create(path).with_context(|| path.display().to_string())).transpose()?;
-        println!("{:<26} {:<64} {:>12} {:<9} {:<12} result", "attack", "figure", "value", "unit", "bar");
+        let (attack, figure, value, unit, bar) = ("attack", "figure", "value", "unit", "bar");
+        print(format_args!("{attack:<26} {figure:<64} {value:>12} {unit:<9} {bar:<12} result\n"))?;
         Ok(Self { json, failed: 0, total: 0 })
     }
 
@@ -87,7 +89,8 @@ impl Findings {
             Bar::Reported => "-".to_owned(),
         };
         let (result, figure) = (finding.result(), finding.figure);
-        println!("{attack:<26} {:<64} {figure:>12.2} {:<9} {bar:<12} {result}", finding.text, finding.unit);
+        let (text, unit) = (&finding.text, finding.unit);
+        print(format_args!("{attack:<26} {text:<64} {figure:>12.2} {unit:<9} {bar:<12} {result}\n"))?;
         if let Some(json) = &mut self.json {
             let line = json!({
                 "attack": attack, "figure": finding.text, "value": figure, "unit": finding.unit, "bar": bar,
@@ -101,9 +104,9 @@ impl Findings {
     }
 
     /// Ends the table; true if every figure passed.
-    pub(crate) fn end(self) -> bool {
-        println!("{} figures, {} FAILED", self.total, self.failed);
-        self.failed == 0
+    pub(crate) fn end(self) -> Result<bool> {
+        print(format_args!("{} figures, {} FAILED\n", self.total, self.failed))?;
+        Ok(self.failed == 0)
     }
 }
 

@@ -79,9 +79,8 @@ fn attack_all(arguments: &Arguments) -> Result<ExitCode> {
     let wanted: Vec<&Attack> = ATTACKS.iter().filter(is_wanted).collect();
     ensure!(!wanted.is_empty(), "no attack has that name; --list names all");
     if arguments.list {
-        for attack in wanted {
-            println!("{:<26} {}", attack.name, attack.about);
-        }
+        let list: String = wanted.iter().map(|attack| format!("{:<26} {}\n", attack.name, attack.about)).collect();
+        roced_output::print(list)?;
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(Uid::effective().is_root(), "network namespaces and other users need root");
@@ -98,5 +97,5 @@ fn attack_all(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    Ok(if findings.end() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if findings.end()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -24,6 +24,7 @@ mod trace;
 mod verify;
 
 use std::{
+    fmt::Display,
     fs,
     path::{Path, PathBuf},
     thread::{self, ScopedJoinHandle},
@@ -32,6 +33,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use roced_output::print;
 
 use crate::{bench::Bench, report::Outcome, scenario::Scenario};
 
@@ -75,20 +77,19 @@ fn main() -> Result<()> {
         ensure!(!scenarios.is_empty(), "no scenario has '{text}' in its line; --list says which there are");
     }
     if arguments.list {
-        scenarios.iter().for_each(|scenario| println!("{scenario}"));
-        return Ok(());
+        return Ok(print(lines(&scenarios))?);
     }
     for folder in &arguments.look {
         let verdict = verify::verify(None, folder)?;
-        println!(
-            "{}: {} frames, {:?} of roced and rxe, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}",
+        print(format_args!(
+            "{}: {} frames, {:?} of roced and rxe, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}\n",
             folder.display(),
             verdict.frames(),
             verdict.sent,
             verdict.unrelated,
             verdict.ours,
             verdict.theirs
-        );
+        ))?;
     }
     if !arguments.look.is_empty() {
         return Ok(());
@@ -96,22 +97,24 @@ fn main() -> Result<()> {
     fs::create_dir_all(&arguments.folder).with_context(|| arguments.folder.display().to_string())?;
     let started = Instant::now();
     let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder, &arguments.credits)?;
-    println!("interop: the guest is up after {:.1} s; {} scenarios", started.elapsed().as_secs_f32(), scenarios.len());
+    let (up_s, count) = (started.elapsed().as_secs_f32(), scenarios.len());
+    print(format_args!("interop: the guest is up after {up_s:.1} s; {count} scenarios\n"))?;
     let outcomes = run_all(&mut bench, &scenarios, &arguments.folder)?;
     drop(bench);
     let table = report::table(&outcomes);
-    println!("\n{table}");
     fs::write(arguments.folder.join("table.md"), &table)?;
-    plan::LEFT_OUT.iter().for_each(|left_out| println!("left out: {left_out}"));
+    let left_out: String = plan::LEFT_OUT.iter().map(|left_out| format!("left out: {left_out}\n")).collect();
+    print(format_args!("\n{table}\n{left_out}"))?;
     let (differences, without_reason) = report::differences_table(&outcomes);
-    println!("\nHow the same operations look, of roced and of rxe:\n{differences}");
     fs::write(arguments.folder.join("differences.md"), &differences)?;
+    print(lines(&without_reason))?;
+    print(format_args!("\nHow the same operations look, of roced and of rxe:\n{differences}\n"))?;
     let failed = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
     let (passed, all) = (outcomes.len() - failed, outcomes.len());
     let summary = format!("{passed} of {all} scenarios passed, {} s", started.elapsed().as_secs());
-    println!("interop: {summary}");
+    print(format_args!("interop: {summary}\n"))?;
     ensure!(failed == 0, "{failed} scenarios failed");
-    ensure!(without_reason == 0, "{without_reason} differences have no reason");
+    ensure!(without_reason.is_empty(), "{} differences have no reason", without_reason.len());
     if let Some(page) = &arguments.document {
         let summary = format!("{summary} ({})", document::machine(&arguments.image)?);
         document::write(page, &differences, &summary, &table)?;
@@ -131,17 +134,22 @@ fn run_all(bench: &mut Bench, scenarios: &[Scenario], folder: &Path) -> Result<V
             let ended = drive::run(bench, scenario, number, &place);
             let mended = bench.mend()?;
             let took = began.elapsed();
-            finish(before.take(), scenarios.len(), &mut outcomes);
+            finish(before.take(), scenarios.len(), &mut outcomes)?;
             before = Some(scope.spawn(move || Outcome::new(*scenario, took, ended, mended, &place)));
         }
-        finish(before, scenarios.len(), &mut outcomes);
+        finish(before, scenarios.len(), &mut outcomes)?;
         Ok(outcomes)
     })
 }
 
-fn finish(outcome: Option<ScopedJoinHandle<'_, Outcome>>, of: usize, outcomes: &mut Vec<Outcome>) {
-    let Some(outcome) = outcome else { return };
+fn lines(items: &[impl Display]) -> String {
+    items.iter().map(|item| format!("{item}\n")).collect()
+}
+
+fn finish(outcome: Option<ScopedJoinHandle<'_, Outcome>>, of: usize, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let Some(outcome) = outcome else { return Ok(()) };
     let outcome = outcome.join().expect("no panic");
-    println!("{:3}/{of} {outcome}", outcomes.len() + 1);
+    print(format_args!("{:3}/{of} {outcome}\n", outcomes.len() + 1))?;
     outcomes.push(outcome);
+    Ok(())
 }

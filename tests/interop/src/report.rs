@@ -147,10 +147,10 @@ pub(crate) fn differences(outcomes: &[Outcome]) -> BTreeMap<&'static str, Vec<Di
     found
 }
 
-/// A table of them, and how many have no reason; those are told.
-pub(crate) fn differences_table(outcomes: &[Outcome]) -> (String, usize) {
+/// A table of them, and a line for each that has no reason.
+pub(crate) fn differences_table(outcomes: &[Outcome]) -> (String, Vec<String>) {
     let mut text = format!("{DIFFERENCES}|---|---|---|---|\n");
-    let mut without_reason = 0;
+    let mut without_reason = Vec::new();
     let mut told = BTreeSet::new();
     for (network, differences) in differences(outcomes) {
         for difference in differences {
@@ -161,8 +161,7 @@ pub(crate) fn differences_table(outcomes: &[Outcome]) -> (String, usize) {
             text.push_str(&line);
             text.push('\n');
             if difference.reason().is_none() {
-                println!("interop: a difference over {network} without a reason: {line}");
-                without_reason += 1;
+                without_reason.push(format!("interop: a difference over {network} without a reason: {line}"));
             }
         }
     }

@@ -1,11 +1,6 @@
 //! `roced-lab`: run by `scripts/lab` inside the network namespace of the box between the hosts.
 
-use std::{
-    io::{self, Write as _},
-    num::NonZeroU32,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Parser, Subcommand};
@@ -114,9 +109,8 @@ fn main() -> Result<()> {
             let pace =
                 Pace { every, burst, delay: Duration::from_micros(delay), limit: seconds.map(Duration::from_secs) };
             let replay = Replay::open(&file, hosts, pace)?;
-            println!("replaying {} frames of {}", replay.frames(), file.display());
-            println!("{}", replay.run()?);
-            Ok(())
+            roced_output::print(format_args!("replaying {} frames of {}\n", replay.frames(), file.display()))?;
+            Ok(roced_output::print(format_args!("{}\n", replay.run()?))?)
         }
     }
 }
@@ -142,13 +136,10 @@ impl FaultArguments {
 
 fn show(faults: &Faults, json: bool) -> Result<()> {
     let counters = faults.counters()?;
-    let mut out = io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string(&counters)?)?;
+    let text = if json {
+        serde_json::to_string(&counters)? + "\n"
     } else {
-        for (name, count) in counters {
-            writeln!(out, "{name:<12}{count}")?;
-        }
-    }
-    Ok(())
+        counters.iter().map(|(name, count)| format!("{name:<12}{count}\n")).collect()
+    };
+    Ok(roced_output::print(text)?)
 }
