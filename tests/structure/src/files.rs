@@ -2,10 +2,13 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+
+use crate::compiled::Sources;
 
 /// Files below `folder`, relative to it, without build output, copies for packages, and the
 /// repository.
@@ -25,4 +28,18 @@ pub(crate) fn files_below(folder: &Path) -> Result<BTreeSet<PathBuf>> {
         }
     }
     Ok(files)
+}
+
+/// Source files of Rust in the workspace, with their texts.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub(crate) fn sources(workspace: &Path) -> Result<Sources> {
+    let mut sources = Sources::new();
+    for file in files_below(workspace)?.into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let text = fs::read_to_string(workspace.join(&file)).with_context(|| file.display().to_string())?;
+        sources.insert(file, text);
+    }
+    Ok(sources)
 }

@@ -3,13 +3,14 @@
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
-//! steps that name symbols which these files define, lists that stand in two places, and tables of
-//! attacks and clauses with tests that exist.
+//! steps that name symbols which these files define, lists that stand in two places, tables of
+//! attacks and clauses with tests that run, and no source file without a `mod` line.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
 mod arrows;
 mod ceilings;
+mod compiled;
 mod conformance;
 mod crates;
 mod definitions;
@@ -39,7 +40,8 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::{
-    arrows::read_arrows, crates::Member, definitions::Definitions, imports::import_graph, prose::Prose, source::Crate,
+    arrows::read_arrows, compiled::Compiled, crates::Member, definitions::Definitions, imports::import_graph,
+    prose::Prose, source::Crate,
 };
 
 /// Folders that are no crates and have prose of their own.
@@ -84,8 +86,11 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(journeys::broken_steps(workspace, &definitions)?);
     broken.extend(definitions::undefined(workspace, &definitions)?);
     broken.extend(lists::differences(workspace)?);
-    broken.extend(threats::untested_rows(workspace)?);
-    broken.extend(conformance::faulty_rows(workspace)?);
+    let sources = files::sources(workspace)?;
+    let compiled = Compiled::read(&sources, &members)?;
+    broken.extend(compiled.faults(&sources));
+    broken.extend(threats::untested_rows(workspace, &compiled)?);
+    broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(workspace, &members, &arrows)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;
