@@ -121,6 +121,12 @@ impl Compiled {
         self.tests.values().flatten().map(String::as_str).collect()
     }
 
+    /// Whether the compiler reads a file for tests alone.
+    pub(crate) fn is_of_tests(&self, file: &Path) -> bool {
+        let mut builds = self.seen.iter().filter(|(seen, ..)| seen == file).flat_map(|(.., builds)| builds).peekable();
+        builds.peek().is_some() && builds.all(|build| build.test)
+    }
+
     /// Follows a file, with its modules in `folder`.
     fn follow(
         &mut self,

@@ -4,7 +4,8 @@
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
 //! steps that name symbols which these files define, lists that stand in two places, tables of
-//! attacks and clauses with tests that run, and no source file without a `mod` line.
+//! attacks and clauses with tests that run, no source file without a `mod` line, and no construct
+//! that hides something from these rules.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -12,6 +13,7 @@ mod arrows;
 mod ceilings;
 mod compiled;
 mod conformance;
+mod constructs;
 mod crates;
 mod definitions;
 mod documents;
@@ -89,6 +91,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let sources = files::sources(workspace)?;
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
+    broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
