@@ -304,7 +304,9 @@ pub(crate) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {
-            std::path::Component::ParentDir => _ = normal.pop(),
+            // Above the workspace it stays, and names nothing.
+            std::path::Component::ParentDir if !normal.pop() => normal.push(".."),
+            std::path::Component::ParentDir => {}
             std::path::Component::CurDir => {}
             other => normal.push(other),
         }

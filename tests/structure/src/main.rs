@@ -75,11 +75,12 @@ fn main() -> Result<ExitCode> {
 /// Every rule that the workspace breaks. Prints figures.
 fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let members = crates::members(workspace)?;
-    let is_checked = |member: &&Member| !member.folder.starts_with(crates::GROUP);
+    let is_checked = |member: &&Member| !Path::new(&member.folder).starts_with(crates::GROUP);
     let crates = members.iter().filter(is_checked).map(|member| Crate::read(workspace, member));
     let crates = crates.collect::<Result<Vec<_>>>()?;
-    let shipped = crates.iter().filter(|source| !NOT_SHIPPED.iter().any(|folder| source.folder.starts_with(folder)));
-    let mut broken = names::repeated_types(shipped);
+    let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
+    let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
+    broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
     broken.extend(figures::differences(workspace)?);
