@@ -11,6 +11,7 @@
 
 mod arrows;
 mod ceilings;
+mod comments;
 mod compiled;
 mod conformance;
 mod constructs;
