@@ -636,7 +636,7 @@ fn threads_held_up_by_registration() {
         println!("{bytes} bytes: {pieces} pieces, {waited_for} waited for, told as their longest {:?}", cost.longest);
         let (times, still) = paused.told();
         println!("{:>16}{:>10}  cores stood still at {times} looks, in all for {still:.1?}", "", "seconds");
-        println!("{:>26}  held by: times, longest us; over {LIMIT:?}, without what stood still", "");
+        println!("{:>26}  held by: times, longest us; over {LIMIT:?}, without those that stood still", "");
         for doing in Doing::ALL {
             let held = By::ALL.map(|by| {
                 let holds = &seen[doing as usize][by as usize];

@@ -7,8 +7,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    files::files_below,
-    test_names::{END_TO_END, listed, with_attribute},
+    compiled::Compiled,
+    test_names::{END_TO_END, listed},
 };
 
 /// The document with the tables.
@@ -19,14 +19,10 @@ const DOCUMENT: &str = "docs/conformance.md";
 /// # Errors
 ///
 /// A file cannot be read, or the document has few rows.
-pub(crate) fn faulty_rows(workspace: &Path) -> Result<Vec<String>> {
+pub(crate) fn faulty_rows(workspace: &Path, compiled: &Compiled) -> Result<Vec<String>> {
     let text = fs::read_to_string(workspace.join(DOCUMENT)).context(DOCUMENT)?;
-    let mut sources = Vec::new();
-    for file in files_below(workspace)?.iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
-        sources.push(fs::read_to_string(workspace.join(file)).with_context(|| file.display().to_string())?);
-    }
     let list = fs::read_to_string(workspace.join(END_TO_END).join("main.rs")).context(END_TO_END)?;
-    let mut tests: BTreeSet<&str> = sources.iter().flat_map(|text| with_attribute(text)).collect();
+    let mut tests = compiled.tests();
     tests.extend(listed(&list).into_iter().map(|(_, name)| name));
     let rows: Vec<(usize, &str)> =
         text.lines().enumerate().filter(|(_, line)| line.starts_with("| ") && line.contains(".rs`")).collect();

@@ -9,7 +9,11 @@ use std::{
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-use crate::arrows::{self, Arrows};
+use crate::{
+    arrows::{self, Arrows},
+    compiled::normal,
+    files::files_below,
+};
 
 /// Folder of crates that have one arrow together.
 pub(crate) const GROUP: &str = "tests";
@@ -47,6 +51,53 @@ impl Member {
             how.get("package").and_then(Value::as_str).unwrap_or(name)
         };
         dependencies.flatten().map(package).collect()
+    }
+}
+
+/// Manifests that are no member's, members that are named by a pattern, dependencies on folders
+/// that are none, and other sources of crates.
+///
+/// # Errors
+///
+/// A folder or the workspace's manifest cannot be read.
+pub(crate) fn outsiders(workspace: &Path, members: &[Member]) -> Result<Vec<String>> {
+    let files = files_below(workspace)?;
+    let manifests = files.iter().filter(|file| file.file_name().is_some_and(|name| name == "Cargo.toml"));
+    let folders = manifests.filter_map(|file| file.parent()).filter(|folder| !folder.as_os_str().is_empty());
+    Ok(outside(&manifest(workspace)?, members, folders))
+}
+
+fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &'a Path>) -> Vec<String> {
+    let is_member = |folder: &Path| members.iter().any(|member| Path::new(&member.folder) == folder);
+    let lost = folders.filter(|folder| !is_member(folder));
+    let mut broken: Vec<String> =
+        lost.map(|folder| format!("{}/Cargo.toml is of no member of the workspace", folder.display())).collect();
+    let own = members.iter().map(|member| (Path::new(&member.folder), &member.manifest));
+    for (folder, manifest) in own.chain([(Path::new(""), root)]) {
+        let name = folder.join("Cargo.toml").display().to_string();
+        let tables = ["patch", "replace", "workspace"].into_iter().filter(|table| manifest.contains_key(*table));
+        let foreign = tables.filter(|table| *table != "workspace" || !folder.as_os_str().is_empty());
+        broken.extend(foreign.map(|table| format!("{name}: [{table}] changes crates: name them as dependencies")));
+        let mut paths = Vec::new();
+        dependency_paths(manifest, &mut paths);
+        let outside = paths.into_iter().filter(|path| !is_member(&normal(&folder.join(path))));
+        broken.extend(outside.map(|path| format!("{name}: {path} is no member of the workspace")));
+    }
+    if root.get("workspace").is_some_and(|workspace| workspace.get("exclude").is_some()) {
+        broken.push("Cargo.toml: `exclude` hides crates".into());
+    }
+    broken
+}
+
+/// Values of `path` in the tables of dependencies, wherever these are.
+fn dependency_paths<'a>(table: &'a Table, found: &mut Vec<&'a str>) {
+    for (name, value) in table {
+        let Some(inner) = value.as_table() else { continue };
+        if name.ends_with("dependencies") {
+            found.extend(inner.values().filter_map(|how| how.get("path")?.as_str()));
+        } else {
+            dependency_paths(inner, found);
+        }
     }
 }
 
@@ -139,6 +190,29 @@ mod tests {
         let member = member("x", manifest);
         let inherited: Table = inherited.parse().expect("valid");
         assert_eq!(member.dependencies(&inherited).into_iter().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn a_crate_that_is_no_member_is_found() {
+        let root = "[workspace]\nmembers = [\"a\", \"b/c\"]\nexclude = [\"d\"]\n[workspace.dependencies]\n\
+                    a = { path = \"a\" }\nd = { path = \"./d\" }\n[patch.crates-io]\nnix = { path = \"a\" }\n";
+        let members = [
+            member(
+                "a",
+                "[dependencies]\nc = { path = \"../b/c\" }\n[target.x.dev-dependencies]\ne = { path = \"../../e\" }\n",
+            ),
+            member("b/c", "[lib]\npath = \"src/x.rs\"\n[workspace]\n"),
+        ];
+        let broken = [
+            "d/Cargo.toml is of no member of the workspace",
+            "a/Cargo.toml: ../../e is no member of the workspace",
+            "b/c/Cargo.toml: [workspace] changes crates: name them as dependencies",
+            "Cargo.toml: [patch] changes crates: name them as dependencies",
+            "Cargo.toml: ./d is no member of the workspace",
+            "Cargo.toml: `exclude` hides crates",
+        ];
+        let folders = ["a", "b/c", "d"].map(Path::new);
+        assert_eq!(outside(&root.parse().expect("valid"), &members, folders.into_iter()), broken);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 
-use crate::files::files_below;
+use crate::{compiled::normal, files::files_below};
 
 /// Extensions of files that a document may name in backticks.
 const EXTENSIONS: [&str; 12] =
@@ -128,19 +128,6 @@ fn wrong_links(places: &Places, documents: &BTreeMap<PathBuf, String>, document:
     };
     let lines = documents[document].lines().enumerate();
     lines.flat_map(|(at, line)| links(line).filter_map(fault).map(move |fault| (at + 1, fault))).collect()
-}
-
-/// A path without `.` and `..`.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::ParentDir => _ = normal.pop(),
-            Component::CurDir => {}
-            other => normal.push(other),
-        }
-    }
-    normal
 }
 
 /// Relative targets of links.

@@ -22,11 +22,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::files::files_below;
 
-/// Files that every crate or module has.
+/// Files that every crate or module has. Below a folder that the map does not name, the folder
+/// needs a name.
 const UNNAMED: [&str; 4] = ["lib.rs", "main.rs", "mod.rs", "tests.rs"];
 
 /// Extensions of source files.
-const SOURCES: [&str; 3] = [".rs", ".c", ".h"];
+const SOURCES: [&str; 9] = [".rs", ".c", ".h", ".inc", ".S", ".s", ".cc", ".cpp", ".hpp"];
 
 /// Folders without names of their files: programs of examples, each complete, and crates of tests,
 /// of which the map names each.
@@ -134,7 +135,13 @@ fn wrong_files(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
         if !NAMELESS.contains(&folder.as_str()) {
             let own = files.iter().filter(|file| is_source(file) && folder_of(map, file) == Some(folder));
             let needed: BTreeSet<String> = own.filter_map(|file| needed_name(folder, file)).collect();
-            let missing = needed.difference(&named);
+            // A named file, or one of its folder, names the folder as well.
+            let is_named = |name: &str| {
+                let file = name.strip_suffix('/').map(|folder| format!("{folder}.rs"));
+                named.contains(name)
+                    || file.is_some_and(|file| named.contains(&file) || named.iter().any(|it| it.starts_with(name)))
+            };
+            let missing = needed.iter().filter(|name| !is_named(name));
             wrong.extend(missing.map(|name| format!("the line of {folder}/ does not name {name}")));
         }
     }
@@ -149,7 +156,11 @@ fn needed_name(folder: &str, file: &str) -> Option<String> {
     let beside = path.split_once('/').filter(|_| !is_of_program);
     match beside {
         Some((first, _)) => Some(format!("{folder}/{first}/")),
-        None => (!UNNAMED.contains(&file_name(path))).then(|| file.to_owned()),
+        None if !UNNAMED.contains(&file_name(path)) => Some(file.to_owned()),
+        None => {
+            let own = path.strip_prefix("src/").unwrap_or(path).rsplit_once('/')?.0;
+            Some(format!("{}/", file.strip_suffix(file_name(file))?.trim_end_matches('/'))).filter(|_| !own.is_empty())
+        }
     }
 }
 
@@ -268,6 +279,21 @@ scripts/     run
         ];
         assert_eq!(wrong_files(&map, &new), problems);
         assert_eq!(unmapped_folders(&map, &["new/src/a.rs".to_owned()].into()), ["new/ has no line"]);
+    }
+
+    #[test]
+    fn a_folder_of_unnamed_files_needs_a_name() {
+        let map = read_map(MAP);
+        let new = files(
+            &[&FILES[..], &["src/new/mod.rs", "src/b/tests.rs", "src/f/more/tests.rs", "src/d/tests.rs", "src/x.inc"]]
+                .concat(),
+        );
+        let problems = [
+            "the line of top/src/ does not name top/src/f/more/",
+            "the line of top/src/ does not name top/src/new/",
+            "the line of top/src/ does not name top/src/x.inc",
+        ];
+        assert_eq!(wrong_files(&map, &new), problems);
     }
 
     #[test]

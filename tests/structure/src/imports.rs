@@ -14,10 +14,10 @@ pub(crate) type ImportGraph = Vec<BTreeSet<usize>>;
 pub(crate) fn import_graph(source: &Crate) -> ImportGraph {
     let modules = source.modules();
     let paths: Vec<_> = source.files.iter().map(|file| Paths::of(file, &source.name)).collect();
-    let resolver = Resolver { source, modules: &modules, paths: &paths };
+    let resolver = Resolver { modules: &modules, paths: &paths };
     let edge = |(at, file): (usize, &SourceFile)| {
         let found = paths[at].found.iter().filter(|_| !resolver.is_of_tests(&file.module));
-        let targets = found.filter_map(|path| resolver.resolve(path, file, ALIASES_MAX));
+        let targets = found.filter_map(|path| resolver.resolve(path, ALIASES_MAX));
         targets.filter(|target| *target != at).collect()
     };
     source.files.iter().enumerate().map(edge).collect()
@@ -26,16 +26,21 @@ pub(crate) fn import_graph(source: &Crate) -> ImportGraph {
 /// Imports that lead to an item's file, one after the other, at most.
 const ALIASES_MAX: u8 = 8;
 
-/// Paths of a file that begin with `crate`, `super` or `self`, or with the library's name. A child
-/// that its parent calls by its bare name is a part of the parent.
+/// Paths of a file, from the crate's root, that begin with `crate`, `super`, `self`, the library's
+/// name or an imported one. A child that its parent calls by its bare name is a part of the parent.
 #[derive(Default)]
 struct Paths<'a> {
-    module: &'a [String],
+    /// The module that is visited: the file's, or an inline one in it.
+    module: Vec<String>,
     /// The name of the crate's library, which its program uses.
     library: &'a str,
     found: BTreeSet<Vec<String>>,
-    /// The path of each name that the file imports, for itself or for others.
-    aliases: BTreeMap<String, Vec<String>>,
+    /// Paths that begin with another name.
+    bare: BTreeSet<Vec<String>>,
+    /// The path of each name that a module imports, for itself or for others.
+    aliases: BTreeMap<Vec<String>, Vec<String>>,
+    /// Names of children's items that a module only passes on.
+    passed_on: BTreeSet<Vec<String>>,
     is_reexport: bool,
     /// Modules that only tests have.
     tests: BTreeSet<String>,
@@ -43,8 +48,15 @@ struct Paths<'a> {
 
 impl<'a> Paths<'a> {
     fn of(file: &'a SourceFile, library: &'a str) -> Self {
-        let mut paths = Self { module: &file.module, library, ..Self::default() };
+        let mut paths = Self { module: file.module.clone(), library, ..Self::default() };
         paths.visit_file(&file.syntax);
+        let is_import = |path: &&Vec<String>| {
+            let names = (1..path.len()).map(|length| &path[..length]);
+            let mut names = names.filter(|name| paths.aliases.contains_key(*name));
+            names.any(|name| !paths.passed_on.contains(name))
+        };
+        let imported: Vec<_> = paths.bare.iter().filter(is_import).cloned().collect();
+        paths.found.extend(imported);
         paths
     }
 
@@ -58,37 +70,85 @@ impl<'a> Paths<'a> {
             UseTree::Group(group) => group.items.iter().for_each(|item| self.add_tree(prefix, item)),
             UseTree::Name(name) => self.add_import(prefix, &name.ident.to_string(), &name.ident.to_string()),
             UseTree::Rename(rename) => self.add_import(prefix, &rename.ident.to_string(), &rename.rename.to_string()),
-            UseTree::Glob(_) => self.add(prefix, None),
+            UseTree::Glob(_) => self.add(prefix.clone()),
         }
     }
 
     fn add_import(&mut self, prefix: &[String], name: &str, alias: &str) {
         let path: Vec<_> = prefix.iter().cloned().chain([name.to_owned()]).collect();
+        let alias = if alias == "self" { prefix.last().map_or("", |name| name) } else { alias };
+        let key: Vec<_> = self.module.iter().cloned().chain([alias.to_owned()]).collect();
+        let Some(target) = self.rooted(&path) else { return };
         // A parent that passes on items of its children does not use them.
-        let is_passed_on = self.is_reexport
-            && absolute(&path, self.module).is_some_and(|path| path.len() > 1 && path.starts_with(self.module));
-        self.aliases.insert(alias.to_owned(), path);
-        if !is_passed_on {
-            self.add(prefix, Some(name.to_owned()));
+        let is_passed_on = self.is_reexport && is_rooted(&path) && target.starts_with(&self.module);
+        if is_passed_on {
+            self.passed_on.insert(key.clone());
+        } else {
+            self.add(path);
+        }
+        if key != target {
+            self.aliases.insert(key, target);
         }
     }
 
-    fn add(&mut self, prefix: &[String], last: Option<String>) {
-        let mut path: Vec<_> = prefix.iter().cloned().chain(last).collect();
-        let Some(first) = path.first_mut().filter(|first| !first.is_empty()) else { return };
-        if first == self.library {
-            "crate".clone_into(first);
+    fn add(&mut self, path: Vec<String>) {
+        if path.len() < 2 || path[0].is_empty() {
+            return;
         }
-        if matches!(first.as_str(), "crate" | "super" | "self") && path.len() > 1 {
-            self.found.insert(path);
+        let is_rooted = is_rooted(&path) || path[0] == self.library;
+        if let Some(path) = self.rooted(&path) {
+            if is_rooted { &mut self.found } else { &mut self.bare }.insert(path);
         }
     }
+
+    /// A path from the crate's root, of one that is written in the module.
+    fn rooted(&self, path: &[String]) -> Option<Vec<String>> {
+        let is_absolute = path.first().is_some_and(|first| first == "crate" || first == self.library);
+        let mut absolute = if is_absolute { Vec::new() } else { self.module.clone() };
+        for segment in &path[usize::from(is_absolute)..] {
+            match segment.as_str() {
+                "self" => {}
+                "super" => _ = absolute.pop()?,
+                name => absolute.push(name.to_owned()),
+            }
+        }
+        Some(absolute)
+    }
+
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        for path in paths_of_tokens(tokens) {
+            self.add(path);
+        }
+    }
+
+    /// Paths in strings of an attribute: `#[serde(default = "crate::a::b")]`.
+    fn add_strings(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Group(group) => self.add_strings(group.stream()),
+                TokenTree::Literal(literal) => {
+                    let text = literal.to_string();
+                    let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else { continue };
+                    if let Ok(path) = syn::parse_str::<Path>(text) {
+                        self.visit_path(&path);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_rooted(path: &[String]) -> bool {
+    path.first().is_some_and(|first| matches!(first.as_str(), "crate" | "super" | "self"))
 }
 
 impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item_mod(&mut self, module: &'ast ItemMod) {
         if !module.attrs.iter().any(is_test_only) {
+            self.module.push(module.ident.to_string());
             syn::visit::visit_item_mod(self, module);
+            self.module.pop();
         } else if module.content.is_none() {
             self.tests.insert(module.ident.to_string());
         }
@@ -117,16 +177,21 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_vis_restricted(&mut self, _visibility: &'ast syn::VisRestricted) {}
 
     fn visit_path(&mut self, path: &'ast Path) {
-        let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.add(&segments, None);
+        self.add(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         syn::visit::visit_path(self, path);
     }
 
     fn visit_macro(&mut self, called: &'ast Macro) {
-        for path in paths_of_tokens(called.tokens.clone()) {
-            self.add(&path, None);
-        }
+        self.add_tokens(called.tokens.clone());
         syn::visit::visit_macro(self, called);
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if let Meta::List(list) = &attribute.meta {
+            self.add_tokens(list.tokens.clone());
+            self.add_strings(list.tokens.clone());
+        }
+        syn::visit::visit_attribute(self, attribute);
     }
 }
 
@@ -183,7 +248,7 @@ fn paths_of_list(tokens: TokenStream, is_list: bool) -> Vec<Vec<String>> {
 }
 
 /// Whether an attribute is `cfg(test)` or `cfg(all(test, ...))`.
-fn is_test_only(attribute: &Attribute) -> bool {
+pub(crate) fn is_test_only(attribute: &Attribute) -> bool {
     let is_test = |meta: &Meta| match meta {
         Meta::List(list) if list.path.is_ident("all") => {
             list.tokens.clone().into_iter().any(|token| matches!(&token, TokenTree::Ident(name) if name == "test"))
@@ -193,44 +258,21 @@ fn is_test_only(attribute: &Attribute) -> bool {
     attribute.path().is_ident("cfg") && attribute.parse_args::<Meta>().is_ok_and(|meta| is_test(&meta))
 }
 
-/// A path from the crate's root, of one that is written in `module`.
-fn absolute(path: &[String], module: &[String]) -> Option<Vec<String>> {
-    let mut absolute = match path.first()?.as_str() {
-        "crate" => Vec::new(),
-        _ => module.to_vec(),
-    };
-    for segment in path {
-        match segment.as_str() {
-            "crate" | "self" => {}
-            "super" => {
-                absolute.pop()?;
-            }
-            name => absolute.push(name.to_owned()),
-        }
-    }
-    Some(absolute)
-}
-
 struct Resolver<'a> {
-    source: &'a Crate,
     modules: &'a BTreeMap<&'a [String], usize>,
     paths: &'a [Paths<'a>],
 }
 
 impl Resolver<'_> {
-    /// The file that defines the item that `path` names in `file`, or else the longest known
-    /// beginning of it.
-    fn resolve(&self, path: &[String], file: &SourceFile, aliases: u8) -> Option<usize> {
-        let mut absolute = absolute(path, &file.module)?;
-        let mut rest = Vec::new();
-        loop {
-            if let Some(at) = self.modules.get(&absolute[..]) {
-                let import = rest.last().and_then(|name: &String| self.paths[*at].aliases.get(name));
-                let Some(import) = import.filter(|_| aliases > 0) else { return Some(*at) };
-                return self.resolve(import, &self.source.files[*at], aliases - 1).or(Some(*at));
-            }
-            rest.push(absolute.pop()?);
-        }
+    /// The file that defines the item of a path from the root, or else the longest known beginning
+    /// of it.
+    fn resolve(&self, path: &[String], aliases: u8) -> Option<usize> {
+        let known = (0..=path.len()).rev().find(|length| self.modules.contains_key(&path[..*length]))?;
+        let at = self.modules[&path[..known]];
+        let mut longer = known + 1..=path.len();
+        let import = longer.find_map(|length| Some((length, self.paths[at].aliases.get(&path[..length])?)));
+        let Some((length, target)) = import.filter(|_| aliases > 0) else { return Some(at) };
+        self.resolve(&[&target[..], &path[length..]].concat(), aliases - 1).or(Some(at))
     }
 
     /// Whether only tests have the module, or one that it is in.
@@ -281,6 +323,34 @@ mod tests {
         ]);
         let graph = import_graph(&source);
         assert_eq!(graph, [BTreeSet::new(), BTreeSet::new(), BTreeSet::from([1]), BTreeSet::from([1])]);
+    }
+
+    #[test]
+    fn paths_of_inline_modules_begin_at_them() {
+        let source = source(&[
+            ("", ""),
+            ("a", "mod x { use super::super::b::f; mod y { fn g() { super::super::super::c::f(); super::f(); } } }"),
+            ("b", "mod x { use super::c::f; } pub(crate) mod z { pub(crate) use crate::d::Z; }"),
+            ("c", "use crate::b::z::Z;"),
+            ("d", ""),
+            ("b::c", ""),
+        ]);
+        let targets = [vec![], vec![2, 3], vec![4, 5], vec![4], vec![], vec![]];
+        assert_eq!(import_graph(&source), targets.map(BTreeSet::from_iter));
+    }
+
+    #[test]
+    fn paths_that_begin_at_an_import_are_imports() {
+        let source = source(&[
+            ("", ""),
+            ("a", "use crate::b; fn f() { b::c::g(); } fn h() { b::d::g(); }"),
+            ("b", "pub(crate) use crate::e as c; pub(crate) mod d;"),
+            ("b::d", "pub(crate) use self::x::Y; fn g() { Y::new(); }"),
+            ("b::d::x", "use crate::b::{self as other}; fn f() { other::c::g() }"),
+            ("e", "#[serde(default = \"crate::a::x\", with = \"a\")] #[derive(crate::b::D)] /// crate::b\nstruct S;"),
+        ]);
+        let targets = [vec![], vec![2, 3, 5], vec![5], vec![], vec![2, 5], vec![1, 2]];
+        assert_eq!(import_graph(&source), targets.map(BTreeSet::from_iter));
     }
 
     #[test]

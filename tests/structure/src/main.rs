@@ -3,14 +3,18 @@
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
-//! steps that name symbols which these files define, lists that stand in two places, and tables of
-//! attacks and clauses with tests that exist.
+//! steps that name symbols which these files define, lists that stand in two places, tables of
+//! attacks and clauses with tests that run, no source file without a `mod` line, and no construct
+//! that hides something from these rules.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
 mod arrows;
 mod ceilings;
+mod comments;
+mod compiled;
 mod conformance;
+mod constructs;
 mod crates;
 mod definitions;
 mod documents;
@@ -39,7 +43,8 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::{
-    arrows::read_arrows, crates::Member, definitions::Definitions, imports::import_graph, prose::Prose, source::Crate,
+    arrows::read_arrows, compiled::Compiled, crates::Member, definitions::Definitions, imports::import_graph,
+    prose::Prose, source::Crate,
 };
 
 /// Folders that are no crates and have prose of their own.
@@ -71,11 +76,12 @@ fn main() -> Result<ExitCode> {
 /// Every rule that the workspace breaks. Prints figures.
 fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let members = crates::members(workspace)?;
-    let is_checked = |member: &&Member| !member.folder.starts_with(crates::GROUP);
+    let is_checked = |member: &&Member| !Path::new(&member.folder).starts_with(crates::GROUP);
     let crates = members.iter().filter(is_checked).map(|member| Crate::read(workspace, member));
     let crates = crates.collect::<Result<Vec<_>>>()?;
-    let shipped = crates.iter().filter(|source| !NOT_SHIPPED.iter().any(|folder| source.folder.starts_with(folder)));
-    let mut broken = names::repeated_types(shipped);
+    let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
+    let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
+    broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
     broken.extend(figures::differences(workspace)?);
@@ -84,8 +90,12 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(journeys::broken_steps(workspace, &definitions)?);
     broken.extend(definitions::undefined(workspace, &definitions)?);
     broken.extend(lists::differences(workspace)?);
-    broken.extend(threats::untested_rows(workspace)?);
-    broken.extend(conformance::faulty_rows(workspace)?);
+    let sources = files::sources(workspace)?;
+    let compiled = Compiled::read(&sources, &members)?;
+    broken.extend(compiled.faults(&sources));
+    broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
+    broken.extend(threats::untested_rows(workspace, &compiled)?);
+    broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(workspace, &members, &arrows)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;

@@ -1,12 +1,34 @@
-//! Messages in source: string literals of logs, errors and expectations.
+//! Messages in source: string literals of logs, errors, expectations, output and help.
 
 use proc_macro2::{Delimiter, Literal, TokenStream, TokenTree};
 
 /// Macros with a message.
-const MACROS: [&str; 9] = ["anyhow", "bail", "debug", "ensure", "error", "info", "panic", "trace", "warn"];
+const MACROS: [&str; 16] = [
+    "anyhow",
+    "bail",
+    "debug",
+    "ensure",
+    "eprint",
+    "eprintln",
+    "error",
+    "info",
+    "panic",
+    "print",
+    "println",
+    "todo",
+    "trace",
+    "unimplemented",
+    "unreachable",
+    "warn",
+];
 
 /// Methods with a message.
-const METHODS: [&str; 3] = ["context", "expect", "expect_err"];
+const METHODS: [&str; 9] =
+    ["about", "after_help", "context", "expect", "expect_err", "help", "long_about", "long_help", "with_context"];
+
+/// Attributes with a help text, and their keys with one.
+const WITH_HELP: [&str; 4] = ["arg", "clap", "command", "value"];
+const HELP: [&str; 7] = ["about", "after_help", "after_long_help", "before_help", "help", "long_about", "long_help"];
 
 /// Texts of all messages of a file, as they are written; none of a file that is not valid Rust.
 pub(crate) fn messages(text: &str) -> Vec<String> {
@@ -34,11 +56,29 @@ fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
             }
             ([.., TokenTree::Punct(hash)], Delimiter::Bracket) if hash.as_char() == '#' => {
                 let mut attribute = group.stream().into_iter();
-                if attribute.next().is_some_and(|name| name.to_string() == "error") {
+                let name = attribute.next().map_or(String::new(), |name| name.to_string());
+                if name == "error" {
                     add_literals(attribute.collect(), found);
+                } else if let Some(TokenTree::Group(list)) = attribute.next()
+                    && WITH_HELP.contains(&&*name)
+                {
+                    add_help(list.stream(), found);
                 }
             }
             _ => add_messages(group.stream(), found),
+        }
+    }
+}
+
+/// Help texts of an attribute: `help = "text"`.
+fn add_help(tokens: TokenStream, found: &mut Vec<String>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for triple in tokens.windows(3) {
+        if let [TokenTree::Ident(key), TokenTree::Punct(mark), TokenTree::Literal(text)] = triple
+            && mark.as_char() == '='
+            && HELP.contains(&&*key.to_string())
+        {
+            found.extend(string(text));
         }
     }
 }
@@ -65,6 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn output_contexts_and_help_are_messages() {
+        let text = r#"
+            #[command(about = "one", name = "no")] struct C { #[arg(long, help = "two", value_name = "no")] a: u8 }
+            fn f() { eprintln!("three"); a.with_context(|| format!("four")).context(format!("five"))?; println!("six"); c.help("seven") }"#;
+        assert_eq!(messages(text), ["one", "two", "three", "four", "five", "six", "seven"]);
+    }
+
+    #[test]
     fn logs_errors_and_expectations_are_messages_and_other_strings_are_none() {
         let text = r##"
             #[derive(Error)] enum E { #[error("one {0}", hint("two"))] A, #[doc = "no"] B }
@@ -72,7 +120,6 @@ mod tests {
                 info!(qpn = %qpn, "three");
                 if tracing::warn!("four") { x.expect("five"); }
                 assert!(y.z().expect(r#"six"#), "no");
-                print!("no");
                 ensure!(a == "seven", "eight");
                 expect("no");
             }"##;

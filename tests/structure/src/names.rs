@@ -4,8 +4,11 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Result;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
-use syn::Item;
+use proc_macro2::{TokenStream, TokenTree};
+use syn::{
+    Item, Macro,
+    visit::{self, Visit},
+};
 
 use crate::{
     files::files_below,
@@ -14,10 +17,12 @@ use crate::{
 };
 
 /// Names that their module makes clear, and pairs that are one idea on two sides of an interface.
-const IDIOMATIC: [&str; 15] = [
+const IDIOMATIC: [&str; 21] = [
+    "Ah",               // the struct of the verbs header, and the object that has it
     "CmChannel",        // both ends of an event channel of the connection manager
     "Command",          // of a command line, and of the control thread to a worker
     "Context",          // of a queue pair's roles, and the verbs object
+    "Cq",               // as of Ah
     "Device",           // the client's, and the verbs object
     "DeviceAttributes", // in a control message, and the client's
     "GidEntry",         // as above
@@ -25,29 +30,43 @@ const IDIOMATIC: [&str; 15] = [
     "Inbox",            // the one of commands is an alias
     "Mailbox",          // as above
     "Mr",               // the transport's, and the verbs object
-    "Qp",               // as above
-    "Srq",              // as above
+    "Mw",               // as of Ah
+    "Pd",               // as of Ah
+    "Qp",               // as of Mr
+    "Sge",              // an entry of work, and the struct of the verbs header
+    "Srq",              // as of Mr
+    "Td",               // as of Ah
     "Result",           // of a crate
     "RoceVersion",      // the kernel's view and the client's
     "ServiceType",      // the transport's and the client's
 ];
 
-/// Macros that define types: `Name { ... }`.
-const DEFINING: [&str; 2] = ["bodies", "choices"];
+/// Macros that define types: names outside of groups, such as `Name { ... }` and `Name, "text"`.
+const DEFINING: [&str; 6] = ["bodies", "c_struct", "calls", "choices", "named_counters", "number"];
+
+/// Words before the name of a type.
+const TYPES: [&str; 4] = ["enum", "struct", "trait", "union"];
 
 /// Types of one name in several places, with these places.
 pub(crate) fn repeated_types<'a>(crates: impl Iterator<Item = &'a Crate>) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut broken = Vec::new();
     for source in crates {
         for file in &source.files {
             let place = format!("{}/src/{}", source.folder, file.path.display());
-            for name in defined_types(&file.syntax.items) {
+            let mut types = Types::default();
+            types.visit_file(&file.syntax);
+            let unknown = types.macros.into_iter().filter(|name| !DEFINING.contains(&name.as_str()));
+            let list = "DEFINING of tests/structure/src/names.rs";
+            broken.extend(unknown.map(|name| format!("{place}: {name}! defines types, and is not in {list}")));
+            for name in types.names {
                 places.entry(name).or_default().push(place.clone());
             }
         }
     }
     let repeated = places.into_iter().filter(|(name, at)| at.len() > 1 && !IDIOMATIC.contains(&name.as_str()));
-    repeated.map(|(name, at)| format!("{name} names several types: {}", at.join(", "))).collect()
+    broken.extend(repeated.map(|(name, at)| format!("{name} names several types: {}", at.join(", "))));
+    broken
 }
 
 /// Functions with a word for persons or a free relative in their name, tests included.
@@ -70,38 +89,77 @@ fn banned_functions(text: &str) -> impl Iterator<Item = &str> {
     names.filter(|name| name.split('_').any(|word| PEOPLE.contains(&word) || CLAUSE.contains(&word)))
 }
 
-/// The types that items define, those of inline modules included, but for tests.
-fn defined_types(items: &[Item]) -> Vec<String> {
-    let mut names = Vec::new();
-    for item in items {
+/// The types that a file defines, those of inline modules, functions and macros included, but for
+/// tests.
+#[derive(Default)]
+struct Types {
+    names: Vec<String>,
+    /// Macros of the file that define types of other names.
+    macros: Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for Types {
+    fn visit_item(&mut self, item: &'ast Item) {
         match item {
-            Item::Struct(it) => names.push(it.ident.to_string()),
-            Item::Enum(it) => names.push(it.ident.to_string()),
-            Item::Union(it) => names.push(it.ident.to_string()),
-            Item::Trait(it) => names.push(it.ident.to_string()),
-            Item::Type(it) => names.push(it.ident.to_string()),
-            Item::Macro(it) if DEFINING.iter().any(|name| it.mac.path.is_ident(name)) => {
-                names.extend(types_of_macro(it.mac.tokens.clone()));
-            }
-            Item::Mod(it) if it.ident != "tests" => {
-                names.extend(it.content.iter().flat_map(|(_, items)| defined_types(items)));
+            Item::Struct(it) => self.names.push(it.ident.to_string()),
+            Item::Enum(it) => self.names.push(it.ident.to_string()),
+            Item::Union(it) => self.names.push(it.ident.to_string()),
+            Item::Trait(it) => self.names.push(it.ident.to_string()),
+            Item::Type(it) => self.names.push(it.ident.to_string()),
+            Item::Mod(it) if it.ident == "tests" => return,
+            Item::Fn(it) if it.attrs.iter().any(|attribute| attribute.path().is_ident("test")) => return,
+            Item::Macro(it) => {
+                let text = it.mac.tokens.to_string();
+                let words: Vec<&str> = text.split_whitespace().collect();
+                let is_defining = |pair: &[&str]| TYPES.contains(&pair[0]) && pair[1].starts_with('$');
+                if words.windows(2).any(is_defining) {
+                    self.macros.extend(it.ident.iter().map(ToString::to_string));
+                }
             }
             _ => {}
         }
+        visit::visit_item(self, item);
     }
-    names
+
+    fn visit_macro(&mut self, called: &'ast Macro) {
+        if DEFINING.iter().any(|name| called.path.is_ident(name)) {
+            self.names.extend(types_of_macro(called.tokens.clone()));
+        }
+        self.add_tokens(called.tokens.clone());
+    }
 }
 
-/// The types that a macro of [`DEFINING`] defines: each name before braces.
-fn types_of_macro(tokens: TokenStream) -> Vec<String> {
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let name = |pair: &[TokenTree]| match pair {
-        [TokenTree::Ident(name), TokenTree::Group(body)] if body.delimiter() == Delimiter::Brace => {
-            Some(name.to_string())
+impl Types {
+    /// Types in the tokens of a macro: `struct Name`.
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        for (at, token) in tokens.iter().enumerate() {
+            match (token, tokens.get(at + 1)) {
+                (TokenTree::Group(group), _) => self.add_tokens(group.stream()),
+                (TokenTree::Ident(kind), Some(TokenTree::Ident(name))) if TYPES.contains(&&*kind.to_string()) => {
+                    self.names.push(name.to_string());
+                }
+                _ => {}
+            }
         }
-        _ => None,
-    };
-    tokens.windows(2).filter_map(name).collect()
+    }
+}
+
+/// The types that a macro of [`DEFINING`] defines: names that are no types of something.
+fn types_of_macro(tokens: TokenStream) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut before = None;
+    for token in tokens {
+        if let TokenTree::Ident(name) = &token {
+            let name = name.to_string();
+            let is_type = name.starts_with(char::is_uppercase) && !name.contains('_');
+            if is_type && !matches!(before, Some('<' | '>' | ':')) {
+                names.push(name);
+            }
+        }
+        before = if let TokenTree::Punct(mark) = token { Some(mark.as_char()) } else { None };
+    }
+    names
 }
 
 #[cfg(test)]
@@ -115,11 +173,31 @@ mod tests {
         assert_eq!(banned_functions(text).collect::<Vec<_>>(), [concat!("nobody", "_waits")]);
     }
 
+    fn types(text: &str) -> Types {
+        let mut types = Types::default();
+        types.visit_file(&syn::parse_file(text).expect("valid Rust"));
+        types
+    }
+
+    #[test]
+    fn types_of_functions_and_macros_count() {
+        let text =
+            "fn f() { struct A; if x { enum B {} } } impl X { fn g() { trait C {} } } #[test] fn t() { struct D; }
+            thread_local! { struct E { a: u8 } } fn h() { m! { { union F { } } } }
+            calls! { 1 G(Request) -> Reply; SYS_x; } number!(/** text */ H, \"h{}\"); named_counters! { I, J { K \"k\" } }
+            c_struct! { L = \"l\" { field: Type, } }";
+        assert_eq!(types(text).names, ["A", "B", "C", "E", "F", "G", "H", "I", "J", "L"]);
+        let text =
+            "macro_rules! bodies { ($name:ident) => { pub struct $name; } } macro_rules! m { () => { struct M; } }
+            macro_rules! other { ($name:ident) => { const _: () = { enum $name {} }; } }";
+        let found = types(text);
+        assert_eq!((found.names, found.macros), (vec!["M".to_owned()], vec!["bodies".into(), "other".into()]));
+    }
+
     #[test]
     fn types_of_inline_modules_count_and_those_of_tests_do_not() {
         let text = "struct A; mod b { enum C {} } mod tests { struct D; } impl E for A { type Err = (); } type F = A;
             choices! { G { First = \"first\", } H { Second = \"second\", } } other! { I {} }";
-        let file = syn::parse_file(text).expect("valid Rust");
-        assert_eq!(defined_types(&file.items), ["A", "C", "F", "G", "H"]);
+        assert_eq!(types(text).names, ["A", "C", "F", "G", "H"]);
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsStr, fmt, fs, path::Path};
 
 use anyhow::Result;
 
-use crate::{files::files_below, messages::messages};
+use crate::{comments::comments, files::files_below, messages::messages};
 
 /// Longest comment line of Rust and C, in columns.
 const WIDTH: usize = 100;
@@ -42,11 +42,15 @@ pub(crate) struct Prose {
 }
 
 impl Prose {
-    /// Counts the comments of Rust source, `//`, `///` and `//!`.
+    /// Counts the comments of Rust source, `//`, `///`, `//!` and `/* */`. The width counts of lines
+    /// that are comments.
     pub(crate) fn of_rust(text: &str) -> Self {
-        Self::of_comments(text, WIDTH, |line| {
+        let mut prose = Self::of_comments(text, WIDTH, |line| {
             line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!']))
-        })
+        });
+        let others = comments(text).into_iter().filter(|comment| comment.is_behind_code || comment.is_block);
+        others.for_each(|comment| prose.add_words(comment.text));
+        prose
     }
 
     /// Counts the messages of Rust source: logs, errors, expectations.
@@ -60,14 +64,17 @@ impl Prose {
         Self { in_messages: words.people + words.clauses, ..Self::default() }
     }
 
-    /// Counts the comments of C source that have lines of their own, `/* */` and `//`.
+    /// Counts the comments of C source, `/* */` and `//`.
     pub(crate) fn of_c(text: &str) -> Self {
         let mut is_within = false;
-        Self::of_comments(text, WIDTH, |line| {
+        let mut prose = Self::of_comments(text, WIDTH, |line| {
             let is_block = is_within || line.starts_with("/*");
             is_within = is_block && !line.contains("*/");
             if is_block { Some(line.trim_matches(['/', '*'])) } else { line.strip_prefix("//") }
-        })
+        });
+        let others = comments(text).into_iter().filter(|comment| comment.is_behind_code);
+        others.for_each(|comment| prose.add_words(comment.text));
+        prose
     }
 
     /// Counts the comments of a script or of settings, `#`.
@@ -214,9 +221,11 @@ mod tests {
 
     #[test]
     fn comments_count_and_code_does_not() {
-        let text = "/// Whoever waits: `who()`.\nlet who = 1; // kept short\n    // nobody knows what\n";
+        let text =
+            "/// Whoever waits: `who()`.\nlet who = \"// who\"; // kept for somebody\n    // nobody knows what\n";
         let prose = Prose::of_rust(text);
-        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (5, 2, 1, 2));
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (8, 3, 1, 2));
+        assert_eq!(Prose::of_rust("f(/* whose */ 1);\n/*\n * who\n */").people, 2);
     }
 
     #[test]
@@ -224,7 +233,7 @@ mod tests {
         let text =
             "/* One: who. */\n/*\n * Two nobody\n   three\n */\nint what; /* kept short */\n\t// four\nint who;\n";
         let prose = Prose::of_c(text);
-        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (6, 2, 0, 6));
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (8, 2, 0, 6));
     }
 
     #[test]
