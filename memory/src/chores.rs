@@ -256,7 +256,7 @@ mod tests {
         let chores = Arc::new(Chores::default());
         let (done, results) = mpsc::channel();
         let (release, wait) = mpsc::channel::<()>();
-        chores.add(move || _ = wait.recv());
+        add_stuck(&chores, wait);
         for number in 0..100 {
             let done = done.clone();
             chores.add(move || done.send(number).expect("the test waits"));
@@ -264,14 +264,16 @@ mod tests {
         thread::sleep(2 * STUCK_CHORE_TIME);
         let done_last = done.clone();
         chores.add(move || done_last.send(100).expect("the test waits"));
-        let order: Vec<_> =
+        // On a busy machine others count as stuck for a moment, and overtake one another.
+        let mut done: Vec<_> =
             (0..=100).map(|_| results.recv_timeout(Duration::from_secs(20)).expect("it is done")).collect();
-        assert!(order.iter().copied().eq(0..=100), "one after the other");
+        done.sort_unstable();
+        assert!(done.into_iter().eq(0..=100), "each once");
         // The thread of the last one may have to count it yet.
         while chores.count() > 1 {
             thread::yield_now();
         }
-        assert_eq!(chores.state().threads, 2);
+        assert!((2..=THREADS_PER_USER_MAX).contains(&chores.state().threads));
         drop(release);
     }
 
@@ -280,14 +282,24 @@ mod tests {
         let chores = Arc::new(Chores::default());
         let (done, results) = mpsc::channel();
         let (release, wait) = mpsc::channel::<()>();
-        chores.add(move || _ = wait.recv());
+        add_stuck(&chores, wait);
         chores.add(move || done.send(()).expect("the test waits"));
-        thread::sleep(2 * STUCK_CHORE_TIME);
         assert!(results.try_recv().is_err());
+        thread::sleep(2 * STUCK_CHORE_TIME);
         assert_eq!(chores.count(), 2);
         assert_eq!(results.recv_timeout(Duration::from_secs(20)), Ok(()));
         assert!(!chores.are_stuck(), "one thread is not");
         drop(release);
+    }
+
+    /// A chore that waits, and is begun: time counts from then on.
+    fn add_stuck(chores: &Arc<Chores>, wait: mpsc::Receiver<()>) {
+        let (begun, begins) = mpsc::channel();
+        chores.add(move || {
+            begun.send(()).expect("the test waits");
+            _ = wait.recv();
+        });
+        begins.recv_timeout(Duration::from_secs(20)).expect("a thread begins");
     }
 
     /// In a thread of another user, or one that copies.
