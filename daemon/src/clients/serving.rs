@@ -84,7 +84,7 @@ impl Clients {
             Some(WaitingCall::Received { message, descriptor, last_work }) => {
                 (ReceivedCall::Message(message, descriptor), last_work)
             }
-            Some(WaitingCall::Unreceived | WaitingCall::Throttled) | None => {
+            Some(WaitingCall::Unreceived | WaitingCall::Throttled | WaitingCall::Connection) | None => {
                 (session.connection.receive(), LastWork::new(FRAMES))
             }
         };

@@ -55,6 +55,8 @@ pub(crate) struct Session {
 /// A call that waits.
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
+    /// The connection itself, which is not watched: until its account may call.
+    Connection,
     /// In the socket: until its account may call again.
     Throttled,
     /// In the socket: until descriptors of its user are closed, or a thread of the user has taken
