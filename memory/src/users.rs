@@ -2,17 +2,18 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::{chores::Chores, descriptor, stall_budget::StallBudget, unread::UnreadDescriptors, waking::Waking};
+use super::{
+    chores::Chores, descriptor, stall_budget::StallBudget, thread_start::MissingThreads, unread::UnreadDescriptors,
+    waking::Waking,
+};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -47,7 +48,7 @@ struct Accounts {
     /// In replies that were not received.
     unread: UnreadDescriptors,
     /// Some of these have no thread, and need one.
-    missing: Arc<AtomicBool>,
+    missing: Arc<MissingThreads>,
 }
 
 impl UserAccounts {
@@ -75,13 +76,22 @@ impl UserAccounts {
     /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work
     /// of the user waits until [`Self::begin_missing_threads`] has begun it.
     pub fn are_threads_missing(&self) -> bool {
-        self.0.missing.load(Ordering::Relaxed)
+        self.0.missing.are_missing()
+    }
+
+    /// Has `reports` turn readable when threads are missing, whichever thread needs them.
+    ///
+    /// # Errors
+    /// The kernel's: no file descriptor.
+    pub fn ring_for_missing_threads(&self, reports: impl AsFd) -> io::Result<()> {
+        self.0.missing.ring(reports.as_fd().try_clone_to_owned()?);
+        Ok(())
     }
 
     /// Tries again to begin such threads.
     pub fn begin_missing_threads(&self) {
         // The first one that is refused sets it again, and the others are not tried.
-        self.0.missing.store(false, Ordering::Relaxed);
+        self.0.missing.clear();
         let wakings = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
         wakings.values().for_each(Waking::begin_missing);
         drop(wakings);

@@ -169,6 +169,8 @@ impl Clients {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let reports = ThreadReports::new()?;
+        let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        listener.users().ring_for_missing_threads(&reports).map_err(errno)?;
         epoll.add(&reports, EpollEvent::new(EpollFlags::EPOLLIN, REPORTS))?;
         let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
