@@ -223,8 +223,14 @@ impl ConnectionService {
             let Some(key) = left else {
                 if let Departed::Session(session) = gone {
                     self.ids.forget_owner(owner_of(session));
-                    self.owners.remove(&session);
+                    let owner = self.owners.remove(&session);
                     self.sequences.remove(&session);
+                    let account = owner.map(|owner| owner.account);
+                    if let Some(account) = account
+                        && self.owners.values().all(|owner| owner.account != account)
+                    {
+                        self.routes.forget_account(account, environment);
+                    }
                 }
                 self.ending.pop_front();
                 continue;
