@@ -8,7 +8,7 @@ use super::{
     Net,
     follow::{Follow, FollowId},
     neighbor::{self, Neighbor, NeighborChange, NeighborKey, NeighborNews},
-    questions::Asker,
+    questions::{ASKED_MAX, Asker},
 };
 
 /// Destinations that leave the line in one step. A guess: each is a message to the kernel, some
@@ -53,9 +53,9 @@ impl Net {
     }
 
     /// Has the kernel free the places of neighbors that did not answer, once all that follow them
-    /// have seen that.
+    /// have seen that, or once these are many.
     pub(super) fn free_silent(&mut self, now: Instant) {
-        if self.follows.are_outdated() {
+        if self.follows.are_outdated() && self.questions.silent() < ASKED_MAX {
             return;
         }
         for neighbor in self.questions.take_silent() {
@@ -112,7 +112,7 @@ impl Net {
                 _ => {
                     let Some(asker) = asker else { return false };
                     let is_refused = !self.ask_kernel(neighbor);
-                    self.questions.open(neighbor, asker, is_refused, now);
+                    self.questions.open(neighbor, asker, follow.priority(), is_refused, now);
                 }
             }
         }

@@ -92,6 +92,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 struct OpenQuestion {
     asker: Asker,
+    is_repeated: bool,
     until: Instant,
     stage: QuestionStage,
 }
@@ -107,6 +108,8 @@ enum QuestionStage {
 #[derive(Debug, Default)]
 struct AskerState {
     open: usize,
+    /// Repeated ones of these.
+    repeated: usize,
     line: BTreeMap<Place, FollowId>,
 }
 
@@ -144,21 +147,32 @@ impl Questions {
     }
 
     fn has_room(&self, asker: Asker, priority: Priority) -> bool {
-        let open = self.askers.get(&asker).map_or(0, |state| state.open);
-        let most = if priority == Priority::Again { ASKED_AGAIN_MAX } else { ASKED_MAX };
-        open < most.min(ASKED_IN_ALL_MAX - self.open.len())
+        let (open, repeated) = self.askers.get(&asker).map_or((0, 0), |state| (state.open, state.repeated));
+        let may_repeat = priority != Priority::Again || repeated < ASKED_AGAIN_MAX;
+        may_repeat && open < ASKED_MAX.min(ASKED_IN_ALL_MAX - self.open.len())
     }
 
     /// The kernel was asked for a neighbor, for which no question is open. `is_refused`: it has no
     /// room for it.
-    pub(super) fn open(&mut self, neighbor: NeighborKey, asker: Asker, is_refused: bool, now: Instant) {
+    pub(super) fn open(
+        &mut self,
+        neighbor: NeighborKey,
+        asker: Asker,
+        priority: Priority,
+        is_refused: bool,
+        now: Instant,
+    ) {
         assert!(!self.is_open(neighbor), "it is asked for once");
         // A silent one has its place again.
         self.close(neighbor);
         let until = now + if is_refused { REFUSED_KEPT } else { VERDICT_MAX };
-        self.open.insert(neighbor, OpenQuestion { asker, until, stage: QuestionStage::Asked });
+        let is_repeated = priority == Priority::Again;
+        self.open.insert(neighbor, OpenQuestion { asker, is_repeated, until, stage: QuestionStage::Asked });
         self.by_end.insert((until, neighbor));
-        self.askers.entry(asker).or_default().open += 1;
+        self.change(asker, |state| {
+            state.open += 1;
+            state.repeated += usize::from(is_repeated);
+        });
     }
 
     /// The kernel has a verdict about a neighbor, or has forgotten it. `is_silent`: it did not
@@ -176,6 +190,11 @@ impl Questions {
             }
             _ => self.close(neighbor),
         }
+    }
+
+    /// Number of those of which the place is to be freed.
+    pub(super) const fn silent(&self) -> usize {
+        self.silent.len()
     }
 
     /// Those of which the place is to be freed.
@@ -203,9 +222,12 @@ impl Questions {
     }
 
     fn close(&mut self, neighbor: NeighborKey) {
-        let Some(OpenQuestion { asker, until, .. }) = self.open.remove(&neighbor) else { return };
+        let Some(OpenQuestion { asker, is_repeated, until, .. }) = self.open.remove(&neighbor) else { return };
         self.by_end.remove(&(until, neighbor));
-        self.change(asker, |state| state.open -= 1);
+        self.change(asker, |state| {
+            state.open -= 1;
+            state.repeated -= usize::from(is_repeated);
+        });
     }
 
     /// Ends the questions that are over.
@@ -311,7 +333,7 @@ mod tests {
         let base = questions.last_number as u32 + 1000 * questions.open.len() as u32;
         let mut asked = 0;
         while questions.with_room(iter::once(asker), priority).is_some() {
-            questions.open(neighbor(base + asked), asker, false, Instant::now());
+            questions.open(neighbor(base + asked), asker, priority, false, Instant::now());
             asked += 1;
         }
         asked as usize
@@ -342,7 +364,7 @@ mod tests {
         let again = wait(&mut questions, account(1), Priority::Again, 1);
         let first = wait(&mut questions, account(1), Priority::New, 2);
         assert_eq!(questions.next(), None);
-        questions.on_verdict(*questions.open.first_key_value().expect("some are open").0, false);
+        questions.on_verdict(*questions.open.last_key_value().expect("some are open").0, false);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(2))), "first ones come first");
         let lost = wait(&mut questions, account(1), Priority::Lost, 3);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(3))), "before them paths in use");
@@ -353,6 +375,19 @@ mod tests {
         assert_eq!(questions.next(), Some((account(1), FollowId::new(1))));
         questions.leave(account(1), again);
         assert!(questions.askers.is_empty() && questions.waiting.is_empty() && questions.by_end.is_empty());
+    }
+
+    /// Half of the places at a time, whichever these are.
+    #[test]
+    fn first_questions_take_no_places_of_repeated_ones_but_their_own() {
+        let mut questions = Questions::default();
+        for number in 0..ASKED_AGAIN_MAX as u32 + 8 {
+            questions.open(neighbor(number), account(1), Priority::New, false, Instant::now());
+        }
+        let left = ASKED_MAX - ASKED_AGAIN_MAX - 8;
+        assert_eq!(ask_all(&mut questions, account(1), Priority::Again), left);
+        let state = &questions.askers[&account(1)];
+        assert_eq!((state.open, state.repeated), (ASKED_MAX, left));
     }
 
     #[test]
@@ -385,12 +420,12 @@ mod tests {
         }
         assert_eq!(ask_all(&mut questions, account(1), Priority::New), 0);
         assert!(!questions.is_open(all[0]), "it may be asked for again");
-        questions.open(all[0], account(1), false, now);
+        questions.open(all[0], account(1), Priority::New, false, now);
         assert_eq!(questions.take_silent(), all[1..]);
         questions.on_freeing(all[1], true, now);
         questions.on_freeing(all[2], false, now);
         assert_eq!(questions.open.len(), ASKED_MAX - 1);
-        questions.open(all[1], account(1), false, now);
+        questions.open(all[1], account(1), Priority::New, false, now);
         questions.on_verdict(all[1], true);
         questions.on_verdict(all[1], false);
         assert!(questions.is_open(all[1]), "these news are of the earlier question");
@@ -406,8 +441,8 @@ mod tests {
     #[test]
     fn a_question_without_a_verdict_ends_in_time_and_a_refused_one_sooner() {
         let (mut questions, now) = (Questions::default(), Instant::now());
-        questions.open(neighbor(1), account(1), false, now);
-        questions.open(neighbor(2), account(1), true, now);
+        questions.open(neighbor(1), account(1), Priority::New, false, now);
+        questions.open(neighbor(2), account(1), Priority::New, true, now);
         assert_eq!(questions.deadline(), Some(now + REFUSED_KEPT));
         questions.on_time(now + REFUSED_KEPT);
         assert_eq!((questions.is_open(neighbor(1)), questions.is_open(neighbor(2))), (true, false));
