@@ -24,7 +24,7 @@ use super::{
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
 };
-use crate::worker::command::Command;
+use crate::{accounts::ledger::Charge, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
@@ -62,8 +62,8 @@ impl CallHandler<'_, '_> {
         };
         let cq_rings = self.objects.doorbells.len() as u32;
         let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(0, request.entries))?;
-        self.objects.charge(layout.bytes as u64, limits)?;
-        let made = self.make_cq(&request, layout, channel.as_ref());
+        let mapped = self.objects.charge(layout.bytes as u64, limits)?;
+        let made = self.make_cq(&request, layout, channel.as_ref(), mapped);
         if made.is_err() {
             self.objects.give_back(layout.bytes as u64);
         }
@@ -79,8 +79,10 @@ impl CallHandler<'_, '_> {
         let charge = self.charge(AccountResource::Cqs)?;
         let number = self.registry.cqs.take();
         let cqn = Cqn(number);
-        let fd = self.give_cq_rings(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
+        let fd =
+            self.give_cq_rings(cqn, layout, channel, mapped).inspect_err(|_| self.registry.cqs.give_back(number))?;
         let shared = (request.channel != 0).then_some(request.channel);
+        mapped: Option<Charge>,
         if let Some(channel) = shared {
             find(&mut self.objects.channels, channel)?.users += 1;
         }
@@ -97,11 +99,12 @@ impl CallHandler<'_, '_> {
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
     ) -> Result<OwnedFd, Refused> {
-        let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
+        let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
         let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a CQ ring for each worker"));
+        mapped: Option<Charge>,
         self.give_to_all(limit, add, || Command::DropCqRing(cqn))?;
         self.objects.unsealed.add(QueueFile::Cq(handle_of(cqn)), kept);
         Ok(fd)
@@ -113,8 +116,8 @@ impl CallHandler<'_, '_> {
         let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(1, request.entries))?;
         let bytes = layout.bytes as u64;
         // For a moment there are both, and they count as both.
-        self.objects.charge(bytes, &self.registry.limits.client)?;
-        let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.give_back(bytes))?;
+        let mapped = self.objects.charge(bytes, &self.registry.limits.client)?;
+        let fd = self.change_rings(Cqn(request.cqn), layout, mapped).inspect_err(|_| self.objects.give_back(bytes))?;
         let before = std::mem::replace(&mut find(&mut self.objects.cqs, request.cqn)?.resized_bytes, bytes);
         self.objects.give_back(before);
         Ok((CreateCqReply { cqn: request.cqn, entries: layout.cq_ring.entries() }, vec![fd]))
@@ -123,8 +126,8 @@ impl CallHandler<'_, '_> {
     /// Creates new rings and gives each worker its own, in place of the old one. A worker that does
     /// not answer leaves the queue partly changed: as with every such worker, the watchdog decides
     /// about the daemon.
-    fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
-        let (rings, fd) = new_ring_places(layout, self.room(1)?)?;
+    fn change_rings(&mut self, cqn: Cqn, layout: CqLayout, mapped: Option<Charge>) -> Result<OwnedFd, Refused> {
+        let (rings, fd) = new_ring_places(layout, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         for (place, ring) in self.places().into_iter().zip(rings) {
             self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
@@ -143,7 +146,8 @@ impl CallHandler<'_, '_> {
         self.take_back_from_all(|| Command::DropCqRing(cqn))?;
         self.objects.cqs.remove(&number);
         self.objects.unsealed.forget(QueueFile::Cq(number));
-        self.objects.give_back(bytes + resized_bytes);
+        self.objects.give_back(bytes);
+        self.objects.give_back(resized_bytes);
         self.registry.cqs.give_back(number);
         if let Some(channel) = channel {
             find(&mut self.objects.channels, channel)?.users -= 1;
