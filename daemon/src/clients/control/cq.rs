@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
+use nix::errno::Errno;
 use roced_abi::{
     control::{
         CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing, ResizeCq,
@@ -12,6 +13,7 @@ use roced_abi::{
 use roced_memory::{
     channel::CqChannel,
     queues::{new_cq, new_ring_places},
+    users::UserAccount,
 };
 use roced_types::Cqn;
 
@@ -30,7 +32,11 @@ impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let (channel, theirs) = CqChannel::create(self.registry.quota.user(self.objects.peer.account.0))?;
+        let user = self.registry.quota.user(self.objects.peer.account.0);
+        if user.as_ref().is_some_and(UserAccount::leaves_much_unread) {
+            return Err(Errno::ENOBUFS.into());
+        }
+        let (channel, theirs) = CqChannel::create(user)?;
         let number = self.registry.channels.take();
         let object = ChannelObject { channel, room: 0, users: 0, _charge: charge };
         self.objects.channels.insert(number, object);
@@ -75,6 +81,7 @@ impl CallHandler<'_, '_> {
         request: &CreateCqRequest,
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
+        mapped: Option<Charge>,
     ) -> CallReply<CreateCq> {
         let charge = self.charge(AccountResource::Cqs)?;
         let number = self.registry.cqs.take();
@@ -82,7 +89,6 @@ impl CallHandler<'_, '_> {
         let fd =
             self.give_cq_rings(cqn, layout, channel, mapped).inspect_err(|_| self.registry.cqs.give_back(number))?;
         let shared = (request.channel != 0).then_some(request.channel);
-        mapped: Option<Charge>,
         if let Some(channel) = shared {
             find(&mut self.objects.channels, channel)?.users += 1;
         }
@@ -98,13 +104,13 @@ impl CallHandler<'_, '_> {
         cqn: Cqn,
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
+        mapped: Option<Charge>,
     ) -> Result<OwnedFd, Refused> {
         let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
         let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a CQ ring for each worker"));
-        mapped: Option<Charge>,
         self.give_to_all(limit, add, || Command::DropCqRing(cqn))?;
         self.objects.unsealed.add(QueueFile::Cq(handle_of(cqn)), kept);
         Ok(fd)
