@@ -43,8 +43,8 @@ const UNUSED_MAX: Duration = Duration::from_secs(30);
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
-/// Ways beyond which those are forgotten that were used the longest ago: some 10 MiB with what the
-/// network keeps of each. Known peers are a quarter as many; beyond that a way is kept by any host
+/// Ways beyond which those are forgotten that were used the longest ago: some 10 MiB with their
+/// followed destinations. Known peers are a quarter as many; beyond that a way is kept by any host
 /// that has itself answered every half minute, in the name of any address behind a gateway.
 const WAYS_MAX: usize = 1 << 14;
 

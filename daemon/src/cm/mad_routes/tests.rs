@@ -84,9 +84,9 @@ impl crate::environment::Network for OneLink {
 }
 
 /// Sends all, and counts.
-struct Sent(u32);
+struct CountedSends(u32);
 
-impl WorkerAccess for Sent {
+impl WorkerAccess for CountedSends {
     fn call(&mut self, _: WorkerId, _: Command) -> Result<Answer, CallError> {
         Err(CallError::Timeout)
     }
@@ -101,7 +101,7 @@ impl WorkerAccess for Sent {
 #[test]
 fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
     let peer = |host| {
         let mut remote = GID;
@@ -126,7 +126,7 @@ fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
 #[test]
 fn ways_for_strangers_leave_known_peers_theirs() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
     let peer = |host: u16| {
         let mut remote = GID;
@@ -152,7 +152,7 @@ fn ways_for_strangers_leave_known_peers_theirs() {
 #[test]
 fn few_neighbors_are_asked_for_strangers_at_a_time() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     let peer = |host: u16| {
@@ -187,7 +187,7 @@ fn few_neighbors_are_asked_for_strangers_at_a_time() {
 #[test]
 fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     let mut remote = GID;
@@ -208,7 +208,7 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
     let follow = routes.ways[&peer].follow;
     routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
     assert!(routes.resolving.is_empty());
-    assert_eq!(network.followed, all[..1], "the others have what they waited for");
+    assert_eq!(network.followed, all[..1], "the others wait no more");
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     routes.drop_unused(Instant::now() + 20 * RESOLVING_KEPT, &mut environment);
     assert_eq!((routes.has(peer, 1), network.followed), (false, Vec::new()));
@@ -218,7 +218,7 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
 #[test]
 fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     let peer = |host: u8| {
@@ -250,7 +250,7 @@ fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
 #[test]
 fn a_user_joins_no_more_ways_than_it_may_have() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     for host in 0..2 * ASKED_MAX as u8 {
@@ -268,7 +268,7 @@ fn a_user_joins_no_more_ways_than_it_may_have() {
 #[test]
 fn ways_are_bounded_and_those_in_use_stay() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-    let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
+    let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     // 100 hosts of each of 256 networks, all of which answer.
