@@ -12,6 +12,7 @@ use std::{
 
 use nix::{
     errno::Errno,
+    fcntl::{FallocateFlags, fallocate},
     sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
 };
 use roced::config::{AccessRule, AccountLimits, AccountName, LimitsConfig, RuleLimits};
@@ -20,8 +21,8 @@ use roced_abi::{
     control::{
         AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, Call, CmParameters, ConnectCm, ConnectCmRequest,
         CreateCmChannel, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyCmChannel, DestroyQp, DeviceName,
-        Handle, Hello, HelloRequest, Index, ListDevice, MemoryRequest, Message, Nothing, OpenCm, OpenDevice, Refusal,
-        limit::AccountResource,
+        FreeMemory, Handle, Hello, HelloRequest, Index, ListDevice, MemoryRequest, Message, Nothing, OpenCm,
+        OpenDevice, Refusal, limit::AccountResource,
     },
 };
 use roced_report::AccountReport;
@@ -152,9 +153,10 @@ fn memory_of_large_queue_pairs_is_limited() {
     assert!(report(&served).taken["daemon_memory_mib"] < 1 << 20);
 }
 
-/// An event channel, and its end of the program: without that it ends.
-fn make_channel(raw: &mut Raw) -> Result<(u32, OwnedFd), (Refusal, [u64; 2])> {
-    raw.put(Message::new(CreateCmChannel::OP, 0, &Nothing {}).as_bytes(), &[]);
+/// An object and the descriptor that comes with it: an event channel, and its end of the program,
+/// without which it ends.
+fn made_with_file(raw: &Raw, request: &Message) -> Result<(u32, OwnedFd), (Refusal, [u64; 2])> {
+    raw.put(request.as_bytes(), &[]);
     let mut bytes = [0; size_of::<Message>()];
     let mut room = nix::cmsg_space!([RawFd; 4]);
     let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -170,6 +172,10 @@ fn make_channel(raw: &mut Raw) -> Result<(u32, OwnedFd), (Refusal, [u64; 2])> {
     let file = files.expect("a descriptor beside the reply")[0];
     // SAFETY: it has just been received, and nothing else has it.
     Ok((reply.body::<Handle>().handle, unsafe { OwnedFd::from_raw_fd(file) }))
+}
+
+fn make_channel(raw: &mut Raw) -> Result<(u32, OwnedFd), (Refusal, [u64; 2])> {
+    made_with_file(raw, &Message::new(CreateCmChannel::OP, 0, &Nothing {}))
 }
 
 /// Each event channel counts before it is made, with all events that it can ever have.
@@ -214,6 +220,26 @@ fn mapped_memory_of_an_account_is_limited() {
     let refused = (Refusal::Limit, [8 << 20, AccountResource::MappedMemory.of_account()]);
     assert_eq!(alloc(1, 4).map(|_| ()), Err(refused));
     alloc(1, 2).expect("below the limit");
+}
+
+/// Freed memory counts until a thread of the user's has unmapped it; a call that needs its place
+/// waits for that.
+#[test]
+fn freed_memory_may_be_allocated_again_at_once() {
+    const BYTES: u64 = 192 << 20;
+    let served = served(AccountLimits { memory_mib: Some(256), ..AccountLimits::default() }, 64);
+    let mut maker = QpMaker::new(&served);
+    let before = report(&served).taken["memory_mib"];
+    for _ in 0..4 {
+        let request = Message::new(AllocMemory::OP, 0, &MemoryRequest { bytes: BYTES });
+        let (handle, file) = made_with_file(&maker.raw, &request).expect("the last one is gone");
+        assert_eq!(report(&served).taken["memory_mib"], before + BYTES);
+        fallocate(&file, FallocateFlags::empty(), 0, BYTES as i64).expect("the host has room");
+        // Ours is the last mapping: to unmap it frees the pages.
+        drop(file);
+        maker.raw.call::<FreeMemory>(Handle { handle }).expect("it is there");
+    }
+    eventually("it is given back", || report(&served).taken["memory_mib"] == before);
 }
 
 /// The connection manager takes a queue pair only of a session of the same user: the peer of

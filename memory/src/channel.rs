@@ -155,6 +155,13 @@ impl CqChannel {
     }
 }
 
+impl Drop for CqChannel {
+    /// Events that the client has not taken are memory of the kernel, and count for the user.
+    fn drop(&mut self) {
+        self.socket.end_unread();
+    }
+}
+
 impl OwesEvents for CqChannel {
     fn send_owed(&self) {
         let Some(user) = &self.user else { return };
@@ -353,5 +360,35 @@ mod tests {
             drop(theirs);
             assert!(ours.send(CQN), "there is no reader to want it");
         }
+    }
+
+    #[test]
+    fn events_in_many_destroyed_channels_are_known_until_they_are_taken() {
+        let users = UserAccounts::default();
+        let user = users.user(1);
+        let fill = |channels: u32| -> Vec<_> {
+            let made = (0..channels).map(|_| CqChannel::create(Some(user.clone())).expect("a socket pair"));
+            made.map(|(ours, theirs)| {
+                assert!(ours.send(CQN));
+                theirs
+            })
+            .collect()
+        };
+        let eventually = |what: &str, holds: &dyn Fn() -> bool| {
+            let begin = Instant::now();
+            while !holds() {
+                assert!(begin.elapsed() < Duration::from_secs(20), "never: {what}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let some = fill(255);
+        eventually("all were ended", &|| user.chores() == 0);
+        assert!(!user.leaves_much_unread());
+        let last = fill(1);
+        eventually("one more", &|| user.leaves_much_unread());
+        assert!(!users.user(2).leaves_much_unread());
+        receive_all(&last[0], 1);
+        drop(some);
+        eventually("they are closed", &|| !user.leaves_much_unread());
     }
 }

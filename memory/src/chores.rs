@@ -8,15 +8,12 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::thread_start::{self, HelperThread};
+use crate::thread_start::{self, HelperThread, MissingThreads};
 
 /// Threads of a user. One does all of it; others begin while it does not get on.
 const THREADS_PER_USER_MAX: u32 = 4;
@@ -42,8 +39,7 @@ type Chore = Box<dyn FnOnce() + Send>;
 pub(crate) struct Chores {
     state: Mutex<ChoreState>,
     came: Condvar,
-    /// A thread of some user is to be begun, and could not be: one flag for all users.
-    missing: Arc<AtomicBool>,
+    missing: Arc<MissingThreads>,
 }
 
 #[derive(Default)]
@@ -66,8 +62,8 @@ impl fmt::Debug for ChoreState {
 }
 
 impl Chores {
-    /// Of a user for which `missing` is set when a thread cannot be begun.
-    pub(crate) fn new(missing: &Arc<AtomicBool>) -> Self {
+    /// Of a user; `missing` is told of threads that cannot be begun.
+    pub(crate) fn new(missing: &Arc<MissingThreads>) -> Self {
         Self { missing: Arc::clone(missing), ..Self::default() }
     }
 
@@ -96,7 +92,7 @@ impl Chores {
         if !state.needs_thread() {
             return;
         }
-        if thread_start::is_helper() || self.missing.load(Ordering::Relaxed) {
+        if thread_start::is_helper() || self.missing.are_missing() {
             return self.is_missing(state);
         }
         state.threads += 1;
@@ -121,7 +117,7 @@ impl Chores {
         if state.threads == 0 {
             state.missing_since.get_or_insert_with(Instant::now);
         }
-        self.missing.store(true, Ordering::Relaxed);
+        self.missing.note();
     }
 
     /// Begins a thread that could not be begun, if it is needed still.
@@ -212,7 +208,9 @@ impl ChoreState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::{os::fd::AsFd as _, sync::mpsc};
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
 
     use super::*;
     use crate::thread_start::refused::{self, NoThreads};
@@ -222,7 +220,7 @@ mod tests {
         if !refused::is_alone("chores::tests::no_other_thread_does_the_chores_of_a_user_without_threads") {
             return;
         }
-        let missing = Arc::new(AtomicBool::new(false));
+        let missing = Arc::new(MissingThreads::default());
         let chores = Arc::new(Chores::new(&missing));
         let no_threads = NoThreads::begin();
         let (done, results) = mpsc::channel();
@@ -233,17 +231,17 @@ mod tests {
         let begin = Instant::now();
         while begin.elapsed() < STUCK_USER_TIME {
             assert!(!chores.are_stuck(), "it may be for a moment");
-            missing.store(false, Ordering::Relaxed);
+            missing.clear();
             chores.begin_missing();
-            assert!(missing.load(Ordering::Relaxed), "nor this time");
+            assert!(missing.are_missing(), "nor this time");
             thread::sleep(Duration::from_millis(100));
         }
         assert_eq!(results.try_recv(), Err(mpsc::TryRecvError::Empty), "this thread does none of them");
         assert!(chores.are_stuck() && !chores.are_done());
         drop(no_threads);
-        missing.store(false, Ordering::Relaxed);
+        missing.clear();
         chores.begin_missing();
-        assert!(!missing.load(Ordering::Relaxed) && !chores.are_stuck());
+        assert!(!missing.are_missing() && !chores.are_stuck());
         for number in 0..100 {
             let (next, thread) = results.recv_timeout(Duration::from_secs(20)).expect("it is done");
             assert_eq!(next, number, "one after the other");
@@ -315,11 +313,14 @@ mod tests {
     #[test]
     fn a_thread_of_a_user_begins_no_other_and_does_none_of_its_chores() {
         let chores = Arc::new(Chores::default());
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+        chores.missing.ring(bell.as_fd().try_clone_to_owned().expect("room"));
         let (release, wait) = mpsc::channel::<()>();
         add_in_helper(&chores, move || _ = wait.recv());
         assert_eq!(chores.state().threads, 0);
         assert!(!chores.are_done(), "it is for a thread of the user");
-        assert!(chores.missing.swap(false, Ordering::Relaxed), "the control thread is told");
+        assert_eq!(bell.read(), Ok(1), "the control thread wakes");
+        assert!(chores.missing.clear(), "the control thread is told");
         chores.begin_missing();
         assert_eq!(chores.state().threads, 1);
         while chores.state().begun == 0 {
@@ -329,7 +330,8 @@ mod tests {
         thread::sleep(2 * STUCK_CHORE_TIME);
         add_in_helper(&chores, || {});
         assert_eq!(chores.state().threads, 1, "the one that is there does it later");
-        assert!(chores.missing.swap(false, Ordering::Relaxed), "or another");
+        assert_eq!(bell.read(), Ok(1), "the control thread wakes again");
+        assert!(chores.missing.clear(), "or another");
         assert_eq!(chores.count(), 2);
         assert_eq!(chores.state().threads, 2, "the owner of the account begins another");
         drop(release);

@@ -180,7 +180,11 @@ mod tests {
         io,
         num::NonZeroUsize,
         os::fd::AsFd,
-        sync::atomic::{AtomicU64, Ordering},
+        sync::{
+            Arc, OnceLock,
+            atomic::{AtomicU64, Ordering},
+        },
+        time::{Duration, Instant},
     };
 
     use nix::{
@@ -191,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{first_touch, mapping::has_no_holes_to_come};
+    use crate::{first_touch, mapping::has_no_holes_to_come, quota::Quota, users::UserAccounts};
 
     fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
         let length = NonZeroUsize::new(bytes).expect("tests map something");
@@ -312,6 +316,38 @@ mod tests {
         assert!(mapped().expect("maps can be read"));
         drop((memory, fd));
         assert!(!mapped().expect("maps can be read"));
+    }
+
+    /// Notes at its end whether a range of addresses is mapped.
+    #[derive(Debug)]
+    struct Witness(Arc<(OnceLock<String>, OnceLock<bool>)>);
+
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("maps can be read");
+            let is_mapped = self.0.0.get().is_some_and(|range| maps.contains(range));
+            self.0.1.set(is_mapped).expect("it ends once");
+        }
+    }
+
+    #[test]
+    fn memory_counts_for_its_account_until_a_thread_of_the_user_has_unmapped_it() {
+        const BYTES: usize = 20_011 << 12;
+        let quota = Quota::new(10, 10).unmapped_by(UserAccounts::default());
+        let seen = Arc::new((OnceLock::new(), OnceLock::new()));
+        let room = quota.take(1, 1).expect("room").with_charge(Box::new(Witness(Arc::clone(&seen))));
+        let (memory, fd) = ClientMemory::create(BYTES as u64, room).expect("room");
+        let start = memory.at(0, 1).as_ptr().addr();
+        // The end goes first; the beginning is mapped until the last piece.
+        seen.0.set(format!("{start:x}-")).expect("it is set once");
+        write_all(&fd, BYTES);
+        drop((memory, fd));
+        let begin = Instant::now();
+        while seen.1.get().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it is never given back");
+            std::thread::yield_now();
+        }
+        assert_eq!(seen.1.get(), Some(&false));
     }
 
     proptest! {

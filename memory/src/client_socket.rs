@@ -24,6 +24,7 @@ use nix::{
 
 use super::{
     descriptor::{self, Incoming},
+    held_charge::HeldCharge,
     unread::{UNREAD_OF_SOCKET, unread_cost},
     users::{SharedFd, UserAccount},
     waking::WakeTrust,
@@ -125,6 +126,7 @@ struct SocketState {
     is_dropped: AtomicBool,
     /// Descriptors in messages that the client had not received at the last look.
     unread: AtomicU32,
+    charge: Option<HeldCharge>,
 }
 
 #[derive(Debug, Default)]
@@ -155,15 +157,16 @@ enum TakingState {
 impl ClientSocket {
     /// One of which the client has had the other end for any time.
     pub fn new(fd: OwnedFd, user: UserAccount) -> Self {
-        Self::with_trust(fd, user, WakeTrust::default())
+        Self::with_trust(fd, user, WakeTrust::default(), None)
     }
 
-    /// One of which the client has no descriptor yet.
-    pub fn before_client(fd: OwnedFd, user: UserAccount) -> Self {
-        Self::with_trust(fd, user, WakeTrust::of_new())
+    /// One of which the client has no descriptor yet. `charge` is for its memory, and lasts until
+    /// the client has received all that is left in it when it is dropped.
+    pub fn before_client(fd: OwnedFd, user: UserAccount, charge: HeldCharge) -> Self {
+        Self::with_trust(fd, user, WakeTrust::of_new(), Some(charge))
     }
 
-    fn with_trust(fd: OwnedFd, user: UserAccount, sends: WakeTrust) -> Self {
+    fn with_trust(fd: OwnedFd, user: UserAccount, sends: WakeTrust, charge: Option<HeldCharge>) -> Self {
         user.close_ended();
         Self(Arc::new(SocketState {
             fd: SharedFd::new(fd, Some(user.clone())),
@@ -175,6 +178,7 @@ impl ClientSocket {
             inbox: Mutex::default(),
             is_dropped: AtomicBool::new(false),
             unread: AtomicU32::new(0),
+            charge,
         }))
     }
 
@@ -411,7 +415,7 @@ impl Drop for SocketState {
         if unread_cost(&self.fd).is_some_and(|cost| cost > 0)
             && let Some(fd) = self.fd.take()
         {
-            self.user.end_unread(fd, unread);
+            self.user.end_unread(fd, unread, self.charge.take());
         } else if unread > 0 {
             self.user.release_unread(unread);
         }

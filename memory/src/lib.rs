@@ -25,6 +25,7 @@
 //! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `stall_meter.rs` | how long a worker waits for mapped memory, by session |
 //! | `clock.rs` | clocks of the kernel |
+//! | `held_charge.rs` | charges that last as long as memory of the kernel |
 //! | `heap.rs` | the daemon's own memory goes back to the system |
 //! | `thread_start.rs` | begin of the threads that copy, and of users |
 //! | `queues.rs` | rings of queue pairs, CQs and SRQs |
@@ -42,6 +43,7 @@ mod copies;
 pub mod descriptor;
 pub mod first_touch;
 pub mod heap;
+pub mod held_charge;
 pub mod mapping;
 pub mod poll_id;
 pub mod proxied;

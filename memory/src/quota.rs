@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    held_charge::HeldCharge,
     mapping::Leftover,
     sigbus,
     users::{UserAccount, UserAccounts},
@@ -121,7 +122,7 @@ impl Quota {
         counts.all += mappings;
         counts.users.insert(uid, of_user + mappings);
         drop(counts);
-        Ok(Room(Some(Taken { quota: self.clone(), uid, mappings })))
+        Ok(Room { taken: Some(Taken { quota: self.clone(), uid, mappings }), _charge: None })
     }
 
     fn counts(&self) -> MutexGuard<'_, MappingCounts> {
@@ -145,29 +146,45 @@ impl Quota {
     }
 }
 
-/// Room for mappings, for as long as this lives. By default it belongs to no client: the daemon's
-/// own.
+/// Room for mappings, for as long as this lives: until they are unmapped. By default it belongs to
+/// no client: the daemon's own.
 #[derive(Debug, Default)]
-pub struct Room(Option<Taken>);
+pub struct Room {
+    taken: Option<Taken>,
+    /// A pointer of one word: there is a room for each queue pair.
+    _charge: Option<Box<CarriedCharge>>,
+}
 
 impl Room {
+    /// The same, with a charge for the bytes that are mapped.
+    #[must_use]
+    pub fn with_charge(self, charge: HeldCharge) -> Self {
+        Self { _charge: Some(Box::new(CarriedCharge { _charge: charge })), ..self }
+    }
+
     /// Room for no mapping, in the same quota.
     pub(crate) fn uncounted(&self) -> Self {
-        Self(self.0.as_ref().map(|Taken { quota, uid, .. }| Taken { quota: quota.clone(), uid: *uid, mappings: 0 }))
+        let uncounted = |Taken { quota, uid, .. }: &Taken| Taken { quota: quota.clone(), uid: *uid, mappings: 0 };
+        Self { taken: self.taken.as_ref().map(uncounted), _charge: None }
     }
 
     /// The user, if it has threads that unmap.
     pub(crate) fn user(&self) -> Option<UserAccount> {
-        self.0.as_ref().and_then(|Taken { quota, uid, .. }| quota.user(*uid))
+        self.taken.as_ref().and_then(|Taken { quota, uid, .. }| quota.user(*uid))
     }
 
     /// Keeps a range that cannot be unmapped now, with its room, for later. A range that counts for
     /// no user stays mapped.
     pub(crate) fn keep(leftover: Leftover) {
-        if let Some(Taken { quota, .. }) = &leftover.room().0 {
+        if let Some(Taken { quota, .. }) = &leftover.room().taken {
             quota.clone().leftovers().push(leftover);
         }
     }
+}
+
+#[derive(Debug)]
+struct CarriedCharge {
+    _charge: HeldCharge,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,16 @@
 //! The begin of threads that this crate starts: the daemon confines each before it does anything.
+//! Those that cannot be begun are begun later, by the control thread.
 
-use std::{cell::Cell, sync::OnceLock};
+use std::{
+    cell::Cell,
+    os::fd::OwnedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use nix::unistd::write;
 
 /// Threads of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +47,48 @@ pub(crate) fn begin(thread: HelperThread) {
 /// The calling thread is one of these: it may start no other.
 pub(crate) fn is_helper() -> bool {
     IS_HELPER.get()
+}
+
+/// Whether threads of users are needed and could not be begun: one flag for all users.
+#[derive(Debug, Default)]
+pub(crate) struct MissingThreads {
+    are_missing: AtomicBool,
+    /// Wakes the thread that begins them.
+    bell: OnceLock<OwnedFd>,
+}
+
+impl MissingThreads {
+    /// Sets the eventfd that is rung when a thread is missing. The first call counts.
+    pub(crate) fn ring(&self, bell: OwnedFd) {
+        // A daemon has one control thread.
+        let _ = self.bell.set(bell);
+        if self.are_missing() {
+            self.write();
+        }
+    }
+
+    /// A thread is missing.
+    pub(crate) fn note(&self) {
+        if !self.are_missing.swap(true, Ordering::Relaxed) {
+            self.write();
+        }
+    }
+
+    pub(crate) fn are_missing(&self) -> bool {
+        self.are_missing.load(Ordering::Relaxed)
+    }
+
+    /// Each that is missing is noted again. Returns true if some were.
+    pub(crate) fn clear(&self) -> bool {
+        self.are_missing.swap(false, Ordering::Relaxed)
+    }
+
+    fn write(&self) {
+        if let Some(bell) = self.bell.get() {
+            // A counter that is full (EAGAIN) is as readable as can be.
+            let _ = write(bell, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,12 +13,19 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use super::held_charge::HeldCharge;
+
 /// Most of one socket. A reply has 66 at most.
 pub(crate) const UNREAD_OF_SOCKET: u32 = 256;
 
-/// Sockets of ended sessions of a user with anything unread, which is memory of the kernel that the
-/// daemon's cgroup pays for; beyond that no connection of the user is served.
+/// Sockets of ended sessions and channels of a user with anything unread, which is memory of the
+/// kernel that the daemon's cgroup pays for; beyond that no connection of the user is served, and
+/// it has no further channel.
 const ENDED_OF_USER: usize = 256;
+
+/// Memory of these, bytes: as many sockets with full buffers. Those of completion channels may be
+/// larger.
+const ENDED_BYTES_OF_USER: u64 = (ENDED_OF_USER as u64) << 16;
 
 /// Sockets that are looked at when another comes or goes.
 const LOOKS: usize = 4;
@@ -33,12 +40,15 @@ struct UnreadPool {
     ended: VecDeque<EndedSocket>,
 }
 
-/// Socket of a session that has ended: the other end has replies.
+/// Socket of a session or channel that has ended: the other end has replies or events.
 #[derive(Debug)]
-struct EndedSocket {
-    uid: u32,
-    fd: OwnedFd,
-    count: u32,
+pub(crate) struct EndedSocket {
+    pub(crate) uid: u32,
+    pub(crate) fd: OwnedFd,
+    /// Descriptors in the replies.
+    pub(crate) count: u32,
+    /// For its memory, if that counts for the account of its user.
+    pub(crate) charge: Option<HeldCharge>,
 }
 
 impl UnreadDescriptors {
@@ -65,20 +75,20 @@ impl UnreadDescriptors {
     }
 
     /// Keeps a socket of a session that has ended.
-    pub(crate) fn keep(&self, uid: u32, fd: OwnedFd, count: u32) {
-        self.pool().ended.push_back(EndedSocket { uid, fd, count });
+    pub(crate) fn keep(&self, socket: EndedSocket) {
+        self.pool().ended.push_back(socket);
     }
 
     /// Looks at the sockets that were not looked at for longest, and takes out those that are
     /// empty, to be closed in the name of their users.
-    pub(crate) fn take_empty(&self) -> Vec<(u32, OwnedFd)> {
+    pub(crate) fn take_empty(&self) -> Vec<EndedSocket> {
         let mut pool = self.pool();
         let mut empty = Vec::new();
         for _ in 0..LOOKS.min(pool.ended.len()) {
             let Some(socket) = pool.ended.pop_front() else { break };
             if unread_cost(&socket.fd) == Some(0) {
                 pool.release(socket.uid, socket.count);
-                empty.push((socket.uid, socket.fd));
+                empty.push(socket);
             } else {
                 pool.ended.push_back(socket);
             }
@@ -89,7 +99,9 @@ impl UnreadDescriptors {
     /// True if the user has as many ended sockets with unread replies as it may.
     pub(crate) fn has_many_ended(&self, uid: u32) -> bool {
         let pool = self.pool();
-        pool.ended.len() >= ENDED_OF_USER && pool.ended.iter().filter(|ended| ended.uid == uid).count() >= ENDED_OF_USER
+        let of_user = || pool.ended.iter().filter(|ended| ended.uid == uid);
+        let bytes = || of_user().filter_map(|ended| unread_cost(&ended.fd)).map(u64::from).sum::<u64>();
+        of_user().count() >= ENDED_OF_USER || bytes() >= ENDED_BYTES_OF_USER
     }
 
     /// Those of the user.

@@ -2,17 +2,23 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::{chores::Chores, descriptor, stall_budget::StallBudget, unread::UnreadDescriptors, waking::Waking};
+use super::{
+    chores::Chores,
+    descriptor,
+    held_charge::HeldCharge,
+    stall_budget::StallBudget,
+    thread_start::MissingThreads,
+    unread::{EndedSocket, UnreadDescriptors, unread_cost},
+    waking::Waking,
+};
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
@@ -47,7 +53,7 @@ struct Accounts {
     /// In replies that were not received.
     unread: UnreadDescriptors,
     /// Some of these have no thread, and need one.
-    missing: Arc<AtomicBool>,
+    missing: Arc<MissingThreads>,
 }
 
 impl UserAccounts {
@@ -75,13 +81,22 @@ impl UserAccounts {
     /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work
     /// of the user waits until [`Self::begin_missing_threads`] has begun it.
     pub fn are_threads_missing(&self) -> bool {
-        self.0.missing.load(Ordering::Relaxed)
+        self.0.missing.are_missing()
+    }
+
+    /// Has `reports` turn readable when threads are missing, whichever thread needs them.
+    ///
+    /// # Errors
+    /// The kernel's: no file descriptor.
+    pub fn ring_for_missing_threads(&self, reports: impl AsFd) -> io::Result<()> {
+        self.0.missing.ring(reports.as_fd().try_clone_to_owned()?);
+        Ok(())
     }
 
     /// Tries again to begin such threads.
     pub fn begin_missing_threads(&self) {
         // The first one that is refused sets it again, and the others are not tried.
-        self.0.missing.store(false, Ordering::Relaxed);
+        self.0.missing.clear();
         let wakings = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
         wakings.values().for_each(Waking::begin_missing);
         drop(wakings);
@@ -185,17 +200,18 @@ impl UserAccount {
     }
 
     /// Ends a socket with `count` descriptors at its other end, which count until they are received
-    /// or that end is closed.
-    pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32) {
+    /// or that end is closed; `charge` lasts as long.
+    pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) {
         let users = self.users.clone();
         self.later_with(fd, move |uid, fd| {
             // The other end is told, which may wake very many waiters.
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-            users.0.unread.keep(uid, fd, count);
+            users.0.unread.keep(EndedSocket { uid, fd, count, charge });
         });
     }
 
-    /// True if ended sessions of this user have left unread replies in as many sockets as they may.
+    /// True if ended sessions and channels of this user have left unread replies and events in as
+    /// many sockets as they may.
     pub fn leaves_much_unread(&self) -> bool {
         self.close_ended();
         self.users.0.unread.has_many_ended(self.uid)
@@ -203,8 +219,8 @@ impl UserAccount {
 
     /// Closes some sockets of ended sessions, of any user, with nothing left at the other end.
     pub(crate) fn close_ended(&self) {
-        for (uid, fd) in self.users.0.unread.take_empty() {
-            self.users.user(uid).close_later(fd, |_| {});
+        for EndedSocket { uid, fd, charge, .. } in self.users.0.unread.take_empty() {
+            self.users.user(uid).close_later(fd, move |_| drop(charge));
         }
     }
 
@@ -289,6 +305,16 @@ impl SharedFd {
     /// One of the user, or of the daemon alone, which is closed at once.
     pub fn new(fd: OwnedFd, user: Option<UserAccount>) -> Self {
         Self { fd: Some(fd), user }
+    }
+
+    /// Closes a socket that has ended, once the other end has received all that is left in it.
+    pub(crate) fn end_unread(&mut self) {
+        if let Some(user) = &self.user
+            && let Some(fd) = self.fd.take_if(|fd| unread_cost(fd).is_some_and(|cost| cost > 0))
+        {
+            user.close_ended();
+            user.end_unread(fd, 0, None);
+        }
     }
 
     /// The descriptor, to be closed otherwise.

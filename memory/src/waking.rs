@@ -35,7 +35,7 @@ use nix::time::ClockId;
 
 use crate::{
     clock::nanos_of,
-    thread_start::{self, HelperThread},
+    thread_start::{self, HelperThread, MissingThreads},
 };
 
 /// How long a quick message lets the next one be expected to be quick, ns. Within it a program adds
@@ -90,8 +90,7 @@ pub(crate) struct Waking {
     doubts: AtomicU64,
     /// Slow messages so far, in any thread.
     slow: AtomicU64,
-    /// Of some user the thread could not be begun: one flag for all users.
-    missing: Arc<AtomicBool>,
+    missing: Arc<MissingThreads>,
 }
 
 #[derive(Default)]
@@ -150,8 +149,8 @@ impl Stopwatch {
 }
 
 impl Waking {
-    /// Of a user for which `missing` is set when its thread cannot be begun.
-    pub(crate) fn new(missing: &Arc<AtomicBool>) -> Self {
+    /// Of a user; `missing` is told if its thread cannot be begun.
+    pub(crate) fn new(missing: &Arc<MissingThreads>) -> Self {
         Self { missing: Arc::clone(missing), ..Self::default() }
     }
 
@@ -265,7 +264,7 @@ impl Waking {
     /// Begins the thread if there is none. Where the kernel refuses it, or has just refused
     /// another, [`Self::begin_missing`] tries again.
     fn begin(self: &Arc<Self>, mut state: MutexGuard<'_, WakingState>) {
-        if state.has_thread || self.missing.load(Ordering::Relaxed) {
+        if state.has_thread || self.missing.are_missing() {
             return;
         }
         state.has_thread = true;
@@ -278,7 +277,7 @@ impl Waking {
         if thread::Builder::new().name("roced-user".into()).spawn(work).is_err() {
             // No other thread may do it. Sessions with messages that wait for too long end.
             self.state().has_thread = false;
-            self.missing.store(true, Ordering::Relaxed);
+            self.missing.note();
         }
     }
 

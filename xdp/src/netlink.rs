@@ -82,7 +82,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn set(&mut self, what: impl RequestMessage) -> io::Result<()> {
+    pub fn set(&mut self, what: impl RequestMessage) -> io::Result<()> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|_| ())
     }
 

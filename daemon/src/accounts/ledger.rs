@@ -6,7 +6,8 @@
 //! three quarters of an empty pool, the next one three quarters of the rest, and so on: each finds
 //! room.
 //!
-//! The control thread alone changes it. A [`Charge`] lasts as long as the object that it is for.
+//! The control thread alone takes from it. A [`Charge`] lasts as long as the object that it is for;
+//! that of memory until a thread of the user's has unmapped it, or the client has received it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -225,6 +226,18 @@ impl Ledger {
         let mut charge = Charge { ledger: self.clone(), account, pool, amount: 0 };
         charge.add(amount)?;
         Ok(charge)
+    }
+
+    /// Amount that `account` may take of a pool now.
+    pub(crate) fn left(&self, account: AccountId, pool: SharedPool) -> u64 {
+        let state = self.state();
+        let usage = state.accounts.get(&account);
+        let at = pool.resource() as usize;
+        let limit = state.limits_of(usage.and_then(|usage| usage.rule))[at];
+        let of_limit = limit.saturating_sub(usage.map_or(0, |usage| usage.taken[at]));
+        let pool = state.pools.get(&pool).filter(|_| state.share_percent < 100);
+        let of_share = |pool: &PoolUse| pool.share_of(account, state.share_percent).saturating_sub(pool.of(account));
+        pool.map_or(of_limit, |pool| of_limit.min(of_share(pool)))
     }
 
     /// Every account with objects, refusals, delays or slow wakes, by its number.

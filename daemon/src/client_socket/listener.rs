@@ -17,7 +17,7 @@ use nix::{
     },
     unistd::{Gid, Group, chown},
 };
-use roced_memory::users::UserAccounts;
+use roced_memory::users::{SharedFd, UserAccounts};
 use thiserror::Error;
 use tracing::info;
 
@@ -158,8 +158,13 @@ impl ClientListener {
             let supplementary = groups_of(&socket).ok()?;
             Some(supplementary.into_iter().map(Gid::as_raw).chain([credentials.gid()]).collect())
         };
-        // Without its groups, where a rule asks for them, a program has no rights.
-        let peer = ClientProcess { pid, uid, account, access: self.rules.of(uid, account, groups)? };
+        let Some(access) = self.rules.of(uid, account, groups) else {
+            // Without its groups, where a rule asks for them, a program has no rights. A thread of
+            // its user's closes the socket: descriptors may be left in it.
+            drop(SharedFd::new(socket, Some(self.users.user(account.0))));
+            return None;
+        };
+        let peer = ClientProcess { pid, uid, account, access };
         Some(ClientConnection::new(socket, peer, &self.users))
     }
 

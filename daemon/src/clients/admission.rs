@@ -2,6 +2,11 @@
 //!
 //! Limits clients in total and per account, so that others find a place. A connection must open a
 //! device within seconds; one that does not is closed.
+//!
+//! A connection counts as a call of its account. One that comes when its account may not call waits
+//! as a call does, with its place: it is not watched, and one without a place is turned away
+//! untold. As connections wait in one line for all users, these are accepted as well, but a bounded
+//! number a second: the listener rests after some.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +16,23 @@ use roced_types::SessionId;
 use tracing::{debug, warn};
 
 use super::{
-    Clients, SessionEnd,
+    Clients, LISTENER, SessionEnd,
     refused::Refused,
-    session::{Session, SessionStage},
+    session::{Session, SessionStage, WaitingCall},
 };
 use crate::{
-    accounts::ledger::{Charge, SharedPool},
+    accounts::{
+        call_rate::{CallClock, PAUSE},
+        ledger::{Charge, SharedPool},
+    },
     client_socket::connection::{ClientConnection, ClientProcess},
 };
 
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
+
+/// For as long in one step.
+const ACCEPTING_AT_ONCE: Duration = Duration::from_micros(500);
 
 /// Sessions beyond the limits that are told so; more are dropped at once.
 const ONE_TOO_MANY: usize = 16;
@@ -35,18 +46,53 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Clients {
     pub(super) fn accept(&mut self) {
+        let mut clock = CallClock::start();
+        let until = clock.now() + ACCEPTING_AT_ONCE;
+        let mut is_flood = false;
         // No more: a client that closes as fast as it connects would occupy this thread for ever.
         // While places are being freed, a new connection waits for one in the backlog.
         for _ in 0..CONNECTIONS_A_TURN {
             if !self.ending.is_empty() && self.len() >= self.registry.limits.clients as usize {
-                return;
+                break;
             }
-            let Some(connection) = self.listener.accept() else { return };
-            self.admit(connection);
+            let Some(connection) = self.listener.accept() else { break };
+            let peer = connection.peer();
+            self.registry.ledger.set_rule(peer.account, peer.access.rule);
+            let per_second = self.registry.ledger.calls_per_second(peer.account);
+            let is_early = !self.call_rates.admits(peer.account, per_second, clock.now());
+            self.admit(connection, is_early);
+            let took = clock.lap();
+            if is_early {
+                // It counts when its turn has come: no account owes more than a call.
+                is_flood = true;
+            } else {
+                self.call_rates.charge(peer.account, took, true);
+            }
+            if clock.now() >= until {
+                break;
+            }
+        }
+        if is_flood {
+            self.listen_to_connections(false);
+            self.accepts_at = Some(clock.now() + PAUSE);
         }
     }
 
-    fn admit(&mut self, connection: ClientConnection) {
+    /// Accepts connections again.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.accepts_at.take_if(|due| *due <= now).is_some() {
+            self.listen_to_connections(true);
+        }
+    }
+
+    fn listen_to_connections(&self, whether: bool) {
+        let interest = if whether { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        // It cannot fail: the listener is in the set.
+        let _ = self.epoll.modify(&self.listener, &mut EpollEvent::new(interest, LISTENER));
+    }
+
+    /// Admits a connection, or turns it away. `is_early`: its account may not call now.
+    fn admit(&mut self, connection: ClientConnection, is_early: bool) {
         let peer = connection.peer();
         if connection.user().is_stuck() {
             self.note_fault(peer.account, |held_back| {
@@ -60,7 +106,7 @@ impl Clients {
                 warn!(pid, uid, held_back, "replies of many ended sessions of its user are unread: turned away")
             });
         }
-        let (stage, charge) = match self.stage_for(peer) {
+        let (stage, charge) = match self.stage_for(peer, is_early) {
             Ok(admitted) => admitted,
             Err(limit) => {
                 let ClientProcess { pid, uid, account, .. } = peer;
@@ -71,17 +117,8 @@ impl Clients {
             }
         };
         let number = self.next_number();
-        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
-        if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
-            self.note_fault(
-                peer.account,
-                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
-            );
-            return;
-        }
         connection.report_to(&self.reports, number.into());
-        debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
-        self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
+        debug!(session = number, pid = peer.pid, uid = peer.uid, is_early, "client connected");
         self.sessions.insert(
             number,
             Session {
@@ -90,22 +127,40 @@ impl Clients {
                 place: charge,
                 program: String::new(),
                 stage,
-                waiting: None,
+                waiting: is_early.then_some(WaitingCall::Connection),
                 was_refused: false,
                 stuck_since: None,
                 unmapping_since: None,
             },
         );
+        if is_early {
+            self.enqueue(number, peer.account, Instant::now());
+        } else {
+            self.begin(number);
+        }
+    }
+
+    /// Serves a session from now on.
+    pub(super) fn begin(&mut self, number: u32) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        let (peer, interest) = (session.connection.peer(), EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP);
+        if let Err(errno) = self.epoll.add(&session.connection, EpollEvent::new(interest, number.into())) {
+            self.sessions.remove(&number);
+            return self.note_fault(
+                peer.account,
+                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
+            );
+        }
+        self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
     }
 
     /// Where a client begins, and the charge for its place; the limit that is reached when there is
     /// not even room to tell it.
-    fn stage_for(&self, peer: ClientProcess) -> Result<(SessionStage, Option<Charge>), u64> {
+    fn stage_for(&self, peer: ClientProcess, is_early: bool) -> Result<(SessionStage, Option<Charge>), u64> {
         // An ending session does not count for its account any more: the next run of a large job
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
         let limits = &self.registry.limits;
-        self.registry.ledger.set_rule(peer.account, peer.access.rule);
         let reached = match self.registry.ledger.take(peer.account, SharedPool::Daemon(AccountResource::Clients), 1) {
             Ok(charge) if self.admitted() < limits.clients as usize => {
                 return Ok((SessionStage::Connected, Some(charge)));
@@ -113,6 +168,9 @@ impl Clients {
             Ok(_) => Refused::limit(limits.clients),
             Err(reached) => reached.into(),
         };
+        if is_early {
+            return Err(reached.detail[0]);
+        }
         let beyond = || self.sessions.values().filter(|session| matches!(session.stage, SessionStage::OneTooMany(_)));
         let of_account = beyond().filter(|session| session.connection.peer().account == peer.account).count();
         let is_room = beyond().count() < ONE_TOO_MANY && of_account < ONE_TOO_MANY_OF_AN_ACCOUNT;

@@ -331,9 +331,9 @@ impl CallHandler<'_, '_> {
         Ok(true)
     }
 
-    /// Room for so many mappings more.
-    fn room(&self, mappings: u32) -> Result<Room, Refused> {
-        Ok(self.registry.quota.take(self.objects.peer.account.0, mappings)?)
+    /// Room for a mapping more, of which the bytes have this charge.
+    fn room(&self, charge: Option<Charge>) -> Result<Room, Refused> {
+        Ok(with_charge(self.registry.quota.take(self.objects.peer.account.0, 1)?, charge))
     }
 
     /// A descriptor of the file of a new queue, to seal it when the queue is used.
@@ -430,4 +430,11 @@ fn first_of<T>(objects: &BTreeMap<u32, T>) -> Option<u32> {
 /// A completion queue's number as its client names it.
 const fn handle_of(cqn: Cqn) -> u32 {
     cqn.0
+}
+
+fn with_charge(room: Room, charge: Option<Charge>) -> Room {
+    match charge {
+        Some(charge) => room.with_charge(Box::new(charge)),
+        None => room,
+    }
 }

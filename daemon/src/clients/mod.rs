@@ -132,6 +132,8 @@ pub struct Clients {
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.
     throttled: ThrottledSessions,
+    /// When connections are accepted again, if they are not now.
+    accepts_at: Option<Instant>,
     /// When threads of users that could not be begun are tried again.
     threads_due: Instant,
     reports: ThreadReports,
@@ -167,6 +169,8 @@ impl Clients {
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let reports = ThreadReports::new()?;
+        let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        listener.users().ring_for_missing_threads(&reports).map_err(errno)?;
         epoll.add(&reports, EpollEvent::new(EpollFlags::EPOLLIN, REPORTS))?;
         let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
@@ -188,6 +192,7 @@ impl Clients {
             waiting_turns: Turns::default(),
             call_rates: CallRates::default(),
             throttled: ThrottledSessions::default(),
+            accepts_at: None,
             threads_due: Instant::now(),
             reports,
             events: vec![EpollEvent::empty(); EVENTS],
@@ -268,6 +273,7 @@ impl Clients {
             ending,
             changing,
             threads,
+            self.accepts_at,
             self.ending.due(),
             self.handshake_due(),
             self.throttled.due(),
@@ -280,6 +286,7 @@ impl Clients {
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
         self.release_throttled(now);
+        self.end_pause(now);
         if self.threads_due <= now && self.listener.users().are_threads_missing() {
             self.listener.users().begin_missing_threads();
             self.threads_due = now + THREAD_PAUSE;
@@ -547,7 +554,7 @@ impl Clients {
 
     fn end(&mut self, number: u32, why: &SessionEnd) {
         let Some(session) = self.sessions.remove(&number) else { return };
-        // It cannot fail: the socket was added when the session began, and is open still.
+        // It fails for one that has not begun: its socket was not added.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
         if is_throttled(&session) {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use roced_abi::control::{
-    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, DestroyQp, MapAndRegMr, MapMemory, Message, OpenDevice,
-    ResizeCq, call_name,
+    AllocMemory, Call as _, CreateCq, CreateQp, CreateSrq, DestroyQp, MapAndRegMr, MapAndRegMrRequest, MapMemory,
+    MapMemoryRequest, MemoryRequest, Message, OpenDevice, ResizeCq, call_name,
 };
 use roced_memory::{
     client_socket::{SendingState, SentMessage},
@@ -16,7 +16,7 @@ use tracing::debug;
 use super::{
     Clients, SessionEnd,
     control::{self, CallHandler, Registry},
-    session::{Session, SessionStage, WaitingCall},
+    session::{MAPPED_MEMORY, Session, SessionStage, WaitingCall},
 };
 use crate::{
     client_socket::connection::ReceivedCall,
@@ -84,7 +84,7 @@ impl Clients {
             Some(WaitingCall::Received { message, descriptor, last_work }) => {
                 (ReceivedCall::Message(message, descriptor), last_work)
             }
-            Some(WaitingCall::Unreceived | WaitingCall::Throttled) | None => {
+            Some(WaitingCall::Unreceived | WaitingCall::Throttled | WaitingCall::Connection) | None => {
                 (session.connection.receive(), LastWork::new(FRAMES))
             }
         };
@@ -96,9 +96,7 @@ impl Clients {
                 let due = last_work.due();
                 return ServiceStep::Wait(due, WaitingCall::Received { message, descriptor, last_work });
             }
-            ReceivedCall::Message(message, descriptor)
-                if awaits_unmapping(&self.registry, session, message.header.op) =>
-            {
+            ReceivedCall::Message(message, descriptor) if awaits_unmapping(&self.registry, session, &message) => {
                 let call = WaitingCall::Received { message, descriptor, last_work };
                 return ServiceStep::Wait(Instant::now() + UNMAPPING_PAUSE, call);
             }
@@ -170,9 +168,9 @@ pub(super) fn send_batch(
 
 /// The call may be refused for mappings that threads of its user are about to unmap. It waits, but
 /// not for long.
-pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, op: u32) -> bool {
+pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, message: &Message) -> bool {
     let maps = matches!(
-        op,
+        message.header.op,
         OpenDevice::OP
             | AllocMemory::OP
             | MapMemory::OP
@@ -182,12 +180,28 @@ pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, op: u
             | CreateQp::OP
             | CreateSrq::OP
     );
-    if !maps || !registry.quota.is_nearly_used(session.connection.user()) {
+    let user = session.connection.user();
+    let lacks_bytes = || {
+        let left = registry.ledger.left(session.connection.peer().account, MAPPED_MEMORY);
+        user.chores() > 0 && left < bytes_to_map(message)
+    };
+    if !maps || !registry.quota.is_nearly_used(user) && !lacks_bytes() {
         session.unmapping_since = None;
         return false;
     }
     let since = session.unmapping_since.get_or_insert_with(Instant::now);
     since.elapsed() < LAST_WORK_TIME_MAX
+}
+
+/// Memory that a call maps, bytes; of queues more than it does.
+fn bytes_to_map(message: &Message) -> u64 {
+    const QUEUES: u64 = 64 << 20;
+    match message.header.op {
+        AllocMemory::OP => message.body::<MemoryRequest>().bytes,
+        MapMemory::OP => message.body::<MapMemoryRequest>().bytes,
+        MapAndRegMr::OP => message.body::<MapAndRegMrRequest>().memory.bytes,
+        _ => QUEUES,
+    }
 }
 
 /// Carries out one request. `Some` when the session ends by it.

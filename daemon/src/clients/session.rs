@@ -32,6 +32,14 @@ use crate::{
     numbers::DoorbellBoard,
 };
 
+/// Memory that we map for clients.
+pub(crate) const MAPPED_MEMORY: SharedPool = SharedPool::Daemon(AccountResource::MappedMemory);
+
+/// Smaller mappings, those of most queues, count as long as their object alone: a charge of its own
+/// would be a twentieth of the memory for a small queue pair. How many wait to be unmapped is
+/// limited as all mappings are.
+const LARGE_MAPPING: u64 = 64 << 10;
+
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -55,6 +63,8 @@ pub(crate) struct Session {
 /// A call that waits.
 #[derive(Debug)]
 pub(crate) enum WaitingCall {
+    /// The connection itself, which is not watched: until its account may call.
+    Connection,
     /// In the socket: until its account may call again.
     Throttled,
     /// In the socket: until descriptors of its user are closed, or a thread of the user has taken
@@ -104,7 +114,10 @@ pub(crate) struct SessionObjects {
     /// Files of its queues.
     pub(crate) unsealed: UnsealedQueues,
     /// All memory that we map for it, bytes.
-    memory: Charge,
+    bytes: u64,
+    /// For those of small mappings.
+    small: Charge,
+    ledger: Ledger,
     pub(crate) qp_charges: ObjectCharges,
     pub(crate) srq_charges: ObjectCharges,
 }
@@ -165,6 +178,8 @@ pub(crate) struct MemoryObject {
     pub(crate) unsealed: Option<SharedFd>,
     /// Memory regions in it.
     pub(crate) users: u32,
+    /// Of memory that is not mapped: that of a mapping lasts until it is unmapped.
+    pub(crate) _charge: Option<Charge>,
 }
 
 /// A memory region.
@@ -307,29 +322,43 @@ impl SessionObjects {
             attachments: BTreeMap::new(),
             doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
             unsealed: UnsealedQueues::default(),
-            memory: ledger.take(account, SharedPool::Daemon(AccountResource::MappedMemory), 0)?,
+            bytes: 0,
+            small: ledger.take(account, MAPPED_MEMORY, 0)?,
+            ledger: ledger.clone(),
             qp_charges: of(AccountResource::Qps)?,
             srq_charges: of(AccountResource::Srqs)?,
         })
     }
 
-    /// Counts `bytes` more of memory against the limit.
-    pub(crate) fn charge(&mut self, bytes: u64, limits: &ClientLimits) -> Result<(), Refused> {
+    /// Counts `bytes` more of memory against the limits of the client and of its account. The
+    /// charge is to last until the memory is unmapped, which may be long after
+    /// [`Self::give_back`]; there is none for a small mapping.
+    pub(crate) fn charge(&mut self, bytes: u64, limits: &ClientLimits) -> Result<Option<Charge>, Refused> {
         let limit = limits.memory_bytes();
-        if self.memory.amount().checked_add(bytes).is_none_or(|sum| sum > limit) {
+        if self.bytes.checked_add(bytes).is_none_or(|sum| sum > limit) {
             return Err(Refused::limit(limit));
         }
-        Ok(self.memory.add(bytes)?)
+        let charge = if bytes < LARGE_MAPPING {
+            self.small.add(bytes)?;
+            None
+        } else {
+            Some(self.ledger.take(self.peer.account, MAPPED_MEMORY, bytes)?)
+        };
+        self.bytes += bytes;
+        Ok(charge)
     }
 
-    /// Counts `bytes` less of memory.
+    /// Counts the bytes of a mapping less.
     pub(crate) fn give_back(&mut self, bytes: u64) {
-        self.memory.remove(bytes);
+        self.bytes -= bytes;
+        if bytes < LARGE_MAPPING {
+            self.small.remove(bytes);
+        }
     }
 
     /// Memory that we map for it, bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.memory.amount()
+        self.bytes
     }
 }
 

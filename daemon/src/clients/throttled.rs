@@ -2,11 +2,12 @@
 //!
 //! Their calls stay in their sockets, which are not watched meanwhile, until the account has calls
 //! again: nothing is lost or refused. As many sessions as it has calls then are watched again, the
-//! first first; they take turns with all others.
+//! first first; they take turns with all others. New connections of the account wait in the same
+//! line.
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use roced_types::AccountId;
@@ -56,12 +57,18 @@ impl Clients {
         let Some(session) = self.sessions.get_mut(&number) else { return true };
         listen(&self.epoll, session, false);
         session.waiting = Some(WaitingCall::Throttled);
+        self.enqueue(number, account, now);
+        true
+    }
+
+    /// Puts a session into the line of its account.
+    pub(super) fn enqueue(&mut self, number: u32, account: AccountId, now: Instant) {
+        let per_second = self.registry.ledger.calls_per_second(account);
         self.registry.ledger.note_delayed_call(account);
         let due = self.call_rates.due(account, per_second, now);
         let throttled =
             self.throttled.0.entry(account).or_insert_with(|| ThrottledAccount { due, sessions: VecDeque::new() });
         throttled.sessions.push_back(number);
-        true
     }
 
     /// Watches sessions again that were throttled.
@@ -77,22 +84,32 @@ impl Clients {
             let per_second = self.registry.ledger.calls_per_second(account);
             let calls = self.call_rates.calls(account, per_second, now);
             let throttled = self.throttled.0.get_mut(&account).expect("found above");
-            for number in throttled.sessions.drain(..calls.min(throttled.sessions.len())) {
-                let Some(session) = self.sessions.get_mut(&number) else { continue };
-                session.waiting.take_if(|call| matches!(call, WaitingCall::Throttled));
-                listen(&self.epoll, session, true);
-            }
+            let numbers: Vec<_> = throttled.sessions.drain(..calls.min(throttled.sessions.len())).collect();
             if throttled.sessions.is_empty() {
                 self.throttled.0.remove(&account);
             } else {
                 // Those that are watched again use up the calls.
                 throttled.due = now + PAUSE;
             }
+            for number in numbers {
+                let Some(session) = self.sessions.get_mut(&number) else { continue };
+                match session.waiting.take_if(|call| is_in_line(call)) {
+                    Some(WaitingCall::Connection) => {
+                        self.call_rates.charge(account, Duration::ZERO, true);
+                        self.begin(number);
+                    }
+                    _ => listen(&self.epoll, session, true),
+                }
+            }
         }
     }
 }
 
 /// Returns true if the session is throttled.
-pub(super) const fn is_throttled(session: &Session) -> bool {
-    matches!(session.waiting, Some(WaitingCall::Throttled))
+pub(super) fn is_throttled(session: &Session) -> bool {
+    session.waiting.as_ref().is_some_and(is_in_line)
+}
+
+const fn is_in_line(call: &WaitingCall) -> bool {
+    matches!(call, WaitingCall::Throttled | WaitingCall::Connection)
 }

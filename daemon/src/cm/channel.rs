@@ -93,26 +93,24 @@ pub(super) struct EventChannel {
     pushed: u64,
     /// Waiting events of the program to itself.
     own_waiting: usize,
-    _charge: Charge,
 }
 
 impl EventChannel {
     /// A channel, and the program's end. Threads of `user` send in it and close ours; `charge` is of
-    /// [`CHANNEL_BYTES`].
+    /// [`CHANNEL_BYTES`], and lasts until the program has received the events that were written.
     pub(super) fn new(session: SessionId, user: UserAccount, charge: Charge) -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
             session,
             event_cost: cost_of_event(&ours, &theirs)?,
-            socket: ClientSocket::before_client(ours, user),
+            socket: ClientSocket::before_client(ours, user, Box::new(charge)),
             wants_room: false,
             unread: VecDeque::new(),
             waiting: BTreeMap::new(),
             places: BTreeMap::new(),
             pushed: 0,
             own_waiting: 0,
-            _charge: charge,
         };
         Ok((channel, theirs))
     }
@@ -516,5 +514,36 @@ mod tests {
             assert_eq!(channel.waiting.len(), 30_000 - number as usize);
         }
         assert!(channel.places.is_empty());
+    }
+
+    #[test]
+    fn events_of_a_destroyed_channel_count_until_the_program_has_taken_them() {
+        let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
+        let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
+        let left = || ledger.left(AccountId(1), memory);
+        let (all, user) = (left(), UserAccounts::default().user(1));
+        let made = || {
+            let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
+            EventChannel::new(SessionId(1), user.clone(), charge).expect("a socket pair")
+        };
+        drop(made());
+        assert_eq!(left(), all, "nothing was in it");
+        let (mut channel, theirs) = made();
+        channel.push(key(1), event(1, 1, 0));
+        assert_eq!(written(&mut channel), WriteState::Written);
+        drop(channel);
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let begin = std::time::Instant::now();
+            while !holds() {
+                assert!(begin.elapsed() < Duration::from_secs(20), "never: {what}");
+                thread::yield_now();
+            }
+        };
+        until("it has ended", &|| user.chores() == 0);
+        assert!(!user.leaves_much_unread());
+        assert_eq!(left(), all - CHANNEL_BYTES as u64, "the kernel keeps its event");
+        assert_eq!(take(&theirs), Some(1));
+        assert!(!user.leaves_much_unread());
+        until("it is closed", &|| left() == all);
     }
 }

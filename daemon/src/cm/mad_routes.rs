@@ -43,6 +43,14 @@ const UNUSED_MAX: Duration = Duration::from_secs(30);
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
+/// Ways beyond which those are forgotten that were used the longest ago: some 10 MiB with their
+/// followed destinations. Known peers are a quarter as many; beyond that a way is kept by any host
+/// that has itself answered every half minute, in the name of any address behind a gateway.
+const WAYS_MAX: usize = 1 << 14;
+
+/// So many of them are forgotten at once: to find them is to look at all.
+const FORGOTTEN_AT_ONCE: usize = WAYS_MAX / 32;
+
 /// Any host can name the peer of such ways.
 const fn is_of_stranger(purpose: Asker) -> bool {
     matches!(purpose, Asker::AnyHost | Asker::AnsweredStranger)
@@ -68,7 +76,7 @@ struct MadRoute {
     follow: FollowId,
     next: NextHop,
     purpose: Asker,
-    /// Others that wait for the neighbor as well, each in its own line.
+    /// Others that wait for the neighbor as well, each in its own line; none once it is resolved.
     joined: BTreeSet<Asker>,
     to_any_host: RateBudget,
     waiting: VecDeque<[u8; MAD_BYTES]>,
@@ -80,7 +88,7 @@ struct MadRoute {
 pub(super) struct MadRoutes {
     ways: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
-    /// Ways of each kind with a neighbor that is being asked.
+    /// Ways of each kind, and those that it has joined, with a neighbor that is being asked.
     resolving: BTreeMap<Asker, usize>,
     unsent: UnsentMads,
     for_strangers: RateBudget,
@@ -138,7 +146,7 @@ impl MadRoutes {
     /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on,
     /// unless the user has asked for many others.
     pub(super) fn is_reachable(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> bool {
-        if !self.ways.contains_key(&peer) && self.room_to_ask(account) == 0 {
+        if !self.has(peer, account) && self.room_to_ask(account) == 0 {
             return false;
         }
         let next = self.way(peer, Asker::Account(AccountId(account)), environment).map(|way| way.next);
@@ -148,6 +156,9 @@ impl MadRoutes {
     fn way(&mut self, peer: PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
         let now = Instant::now();
         if !self.ways.contains_key(&peer) {
+            if self.ways.len() >= WAYS_MAX {
+                self.forget_oldest(environment);
+            }
             let (follow, next) = follow(&peer, purpose, environment)?;
             self.by_follow.entry(follow).or_default().push(peer);
             self.count_resolving(purpose, false, next == NextHop::Resolving);
@@ -164,20 +175,50 @@ impl MadRoutes {
                 },
             );
         }
+        let has_room = self.room_for(purpose) > 0;
         let way = self.ways.get_mut(&peer)?;
         way.used = now;
         let is_another = purpose != way.purpose && !way.joined.contains(&purpose);
-        if way.next == NextHop::Resolving && is_another {
+        if way.next == NextHop::Resolving && is_another && has_room {
             // The line of the other purpose may be long.
             match follow(&peer, purpose, environment) {
                 Some((follow, _)) if follow == way.follow => {
                     way.joined.insert(purpose);
+                    self.count_resolving(purpose, false, true);
                 }
                 Some((follow, _)) => environment.network.unfollow(follow, purpose),
                 None => {}
             }
         }
-        Some(way)
+        self.ways.get_mut(&peer)
+    }
+
+    /// Nothing of its purpose waits for a way that is being resolved: another that waits for it has
+    /// it from now on. False if there is none.
+    fn pass_on(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) -> bool {
+        let Some(way) = self.ways.get_mut(peer) else { return false };
+        let Some(heir) = way.joined.pop_first() else { return false };
+        let (follow, purpose) = (way.follow, std::mem::replace(&mut way.purpose, heir));
+        self.count_resolving(purpose, true, false);
+        environment.network.unfollow(follow, purpose);
+        true
+    }
+
+    /// The last program of a user has left: nothing of it waits for neighbors any more.
+    pub(super) fn forget_account(&mut self, account: AccountId, environment: &mut Environment<'_>) {
+        let asker = Asker::Account(account);
+        let waits = |way: &MadRoute| way.purpose == asker || way.joined.contains(&asker);
+        let resolving = self.ways.iter().filter(|(_, way)| way.next == NextHop::Resolving && waits(way));
+        for peer in resolving.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            let Some(way) = self.ways.get_mut(&peer) else { continue };
+            if way.joined.remove(&asker) {
+                let follow = way.follow;
+                self.count_resolving(asker, true, false);
+                environment.network.unfollow(follow, asker);
+            } else if !self.pass_on(&peer, environment) && self.ways[&peer].waiting.is_empty() {
+                self.remove(&peer, environment);
+            }
+        }
     }
 
     /// Whether there may be a new way for an answer now.
@@ -264,6 +305,9 @@ impl MadRoutes {
             self.count_resolving(purpose, before == NextHop::Resolving, next == NextHop::Resolving);
             let Some(way) = self.ways.get_mut(peer) else { continue };
             if next != NextHop::Resolving {
+                let joined = std::mem::take(&mut way.joined);
+                self.leave(joined, follow, environment);
+                let Some(way) = self.ways.get_mut(peer) else { continue };
                 for bytes in way.waiting.drain(..) {
                     self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
                 }
@@ -294,6 +338,8 @@ impl MadRoutes {
             return;
         }
         self.looked = now;
+        // A user may wait for the neighbor of another purpose's way.
+        let heirs = |way: &MadRoute| matches!(way.joined.first(), Some(Asker::Account(_)));
         let is_unused = |way: &MadRoute| {
             // Strangers can name as many hosts that do not exist as there are addresses. Of a user
             // few are being resolved, which keep their places in line.
@@ -304,19 +350,39 @@ impl MadRoutes {
             };
             way.used + kept <= now
         };
-        let unused: Vec<PeerAddress> =
-            self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, _)| *peer).collect();
-        for peer in unused {
+        let unused: Vec<(PeerAddress, bool)> =
+            self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, way)| (*peer, heirs(way))).collect();
+        for (peer, has_heir) in unused {
+            if !has_heir || !self.pass_on(&peer, environment) {
+                self.remove(&peer, environment);
+            }
+        }
+    }
+
+    /// Makes room for other ways. Those that are being resolved have bounds of their own, and stay.
+    fn forget_oldest(&mut self, environment: &mut Environment<'_>) {
+        let resolved = self.ways.iter().filter(|(_, way)| way.next != NextHop::Resolving);
+        let mut by_use: Vec<_> = resolved.map(|(peer, way)| (way.used, *peer)).collect();
+        by_use.sort_unstable();
+        for (_, peer) in by_use.into_iter().take(FORGOTTEN_AT_ONCE) {
             self.remove(&peer, environment);
+        }
+    }
+
+    /// These do not wait for the neighbor of a way any more.
+    fn leave(&mut self, joined: BTreeSet<Asker>, follow: FollowId, environment: &mut Environment<'_>) {
+        for asker in joined {
+            self.count_resolving(asker, true, false);
+            environment.network.unfollow(follow, asker);
         }
     }
 
     fn remove(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) {
         let Some(way) = self.ways.remove(peer) else { return };
         self.count_resolving(way.purpose, way.next == NextHop::Resolving, false);
-        for asker in way.joined.into_iter().chain([way.purpose]) {
-            environment.network.unfollow(way.follow, asker);
-        }
+        self.dropped += way.waiting.len() as u64;
+        self.leave(way.joined, way.follow, environment);
+        environment.network.unfollow(way.follow, way.purpose);
         if let Some(peers) = self.by_follow.get_mut(&way.follow) {
             peers.retain(|other| other != peer);
             if peers.is_empty() {
@@ -361,215 +427,4 @@ fn emit(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{io, net::IpAddr};
-
-    use roced_types::{DeviceId, WorkerId};
-
-    use super::*;
-    use crate::{
-        environment::{DevicePort, WorkerAccess},
-        net::{GidTableEntry, NoRoute, RoceVersion},
-        worker::{
-            command::{Answer, Command},
-            mailbox::CallError,
-        },
-    };
-
-    const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
-
-    /// All hosts are neighbors, of which hosts 0 to 99 answer.
-    #[derive(Default)]
-    struct OneLink {
-        unfollowed: usize,
-        followed: Vec<Asker>,
-    }
-
-    fn answers(host: IpAddr) -> bool {
-        matches!(host, IpAddr::V4(v4) if v4.to_bits() & 0xffff < 100)
-    }
-
-    impl crate::environment::Network for OneLink {
-        fn port(&self, _: DeviceId) -> DevicePort {
-            DevicePort {
-                mac: [2, 0, 0, 0, 0, 1],
-                link_up: true,
-                link_mtu_bytes: 1500,
-                speed_mbit_per_s: 10_000,
-                gid_entries: 1,
-                strips_vlan_tags: false,
-            }
-        }
-
-        fn gid(&self, _: DeviceId, _: u32) -> Option<GidTableEntry> {
-            let address = address_of(GID);
-            Some(GidTableEntry { address, ifindex: 1, vlan: None, prefix_len: 8, roce: RoceVersion::V2 })
-        }
-
-        fn has_address(&self, address: IpAddr) -> bool {
-            address == address_of(GID)
-        }
-
-        fn source_for(&mut self, _: IpAddr, _: u32) -> Option<IpAddr> {
-            Some(address_of(GID))
-        }
-
-        fn follow(
-            &mut self,
-            _: DeviceId,
-            _: GidTableEntry,
-            to: IpAddr,
-            asker: Asker,
-        ) -> Result<(FollowId, NextHop), NoRoute> {
-            self.followed.push(asker);
-            let IpAddr::V4(v4) = to else { unreachable!("the hosts have IPv4 addresses") };
-            let mac = [4; 6];
-            let reachable = NextHop::Reachable { mac, vlan: None, source_mac: [2; 6], mtu_bytes: 1500 };
-            Ok((FollowId::new(v4.to_bits().into()), if answers(to) { reachable } else { NextHop::Resolving }))
-        }
-
-        fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, to: IpAddr) -> bool {
-            !answers(to)
-        }
-
-        fn unfollow(&mut self, _: FollowId, asker: Asker) {
-            self.unfollowed += 1;
-            let at = self.followed.iter().position(|followed| *followed == asker).expect("it was followed so");
-            self.followed.swap_remove(at);
-        }
-
-        fn join(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn leave(&mut self, _: DeviceId, _: Option<u16>, _: IpAddr) {}
-    }
-
-    /// Sends all, and counts.
-    struct Sent(u32);
-
-    impl WorkerAccess for Sent {
-        fn call(&mut self, _: WorkerId, _: Command) -> Result<Answer, CallError> {
-            Err(CallError::Timeout)
-        }
-
-        fn send_mad(&mut self, _: WorkerId, _: OutgoingMad) -> bool {
-            self.0 += 1;
-            true
-        }
-    }
-
-    /// A flood in the name of a peer does not become one to it, and takes nothing from others.
-    #[test]
-    fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
-        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
-        let peer = |host| {
-            let mut remote = GID;
-            remote[15] = host;
-            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
-        };
-        for _ in 0..100_000 {
-            routes.send(peer(2), [0; MAD_BYTES], (true, true), &devices, &mut environment);
-        }
-        let dropped = routes.dropped;
-        for _ in 0..1000 {
-            routes.send(peer(3), [0; MAD_BYTES], (true, true), &devices, &mut environment);
-            routes.send(peer(2), [0; MAD_BYTES], (false, true), &devices, &mut environment);
-        }
-        assert_eq!(routes.dropped, dropped, "another peer, and messages of connections");
-        assert_eq!(u64::from(workers.0) + dropped, 102_000);
-        // The machine may be slow: 4,000 more a second.
-        assert!(dropped > 50_000, "{dropped}");
-    }
-
-    /// New ways in forged names, without end, keep none from a known peer.
-    #[test]
-    fn ways_for_strangers_leave_known_peers_theirs() {
-        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
-        let peer = |host: u16| {
-            let mut remote = GID;
-            remote[14..].copy_from_slice(&host.to_be_bytes());
-            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
-        };
-        // Also those that a program answers: refusals, and queue pairs of datagram services.
-        for (is_bounded, known) in [(true, 2), (false, 3)] {
-            let names = 1000 * known..11_000 * known;
-            for host in names {
-                routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
-            }
-            assert!(routes.dropped > 5000, "{}", routes.dropped);
-            let dropped = routes.dropped;
-            for is_bounded in [true, false] {
-                routes.send(peer(known), [0; MAD_BYTES], (is_bounded, true), &devices, &mut environment);
-            }
-            assert_eq!(routes.dropped, dropped);
-        }
-    }
-
-    /// The kernel has room for a thousand neighbors that do not answer, of all its programs.
-    #[test]
-    fn few_neighbors_are_asked_for_strangers_at_a_time() {
-        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut network = OneLink::default();
-        let mut environment = Environment { workers: &mut workers, network: &mut network };
-        let peer = |host: u16| {
-            let mut remote = GID;
-            remote[14..].copy_from_slice(&host.to_be_bytes());
-            PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
-        };
-        let is_asked = |routes: &MadRoutes, host| routes.ways.contains_key(&peer(host));
-        // The rates give as many within the seconds in which the kernel asks.
-        let fast = Rate { at_once: 10_000, ..FOR_STRANGERS };
-        (routes.for_strangers, routes.for_answers) = (RateBudget::new(fast), RateBudget::new(fast));
-        for (is_bounded, host) in (1000..3000).flat_map(|host| [(true, host), (false, 20_000 + host)]) {
-            routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
-        }
-        let asked = routes.resolving.values().sum::<usize>();
-        assert_eq!(asked, 2 * ASKED_MAX);
-        // A host that the kernel knows and a known peer need not wait.
-        for (host, is_known) in [(60_000, false), (7, false), (60_001, true)] {
-            routes.send(peer(host), [0; MAD_BYTES], (true, is_known), &devices, &mut environment);
-        }
-        assert_eq!([60_000, 7, 60_001].map(|host| is_asked(&routes, host)), [false, true, true]);
-        // One that does not answer is not asked any more, and makes room for another one.
-        let silent = peer(1000);
-        let follow = routes.ways[&silent].follow;
-        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
-        routes.send(peer(60_002), [0; MAD_BYTES], (true, false), &devices, &mut environment);
-        assert_eq!((routes.ways.contains_key(&silent), is_asked(&routes, 60_002)), (false, true));
-        assert_eq!(network.unfollowed, 1);
-    }
-
-    /// The line of the first one may be long.
-    #[test]
-    fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
-        let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
-        let (mut routes, mut workers) = (MadRoutes::default(), Sent(0));
-        let mut network = OneLink::default();
-        let mut environment = Environment { workers: &mut workers, network: &mut network };
-        let mut remote = GID;
-        remote[14] = 10;
-        let peer = PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote };
-        for account in [1, 2, 1, 2] {
-            assert!(!routes.is_reachable(peer, account, &mut environment));
-            assert_eq!((routes.has(peer, account), routes.has(peer, 3)), (true, false));
-        }
-        routes.send(peer, [0; MAD_BYTES], (true, true), &devices, &mut environment);
-        assert_eq!(routes.resolving.values().sum::<usize>(), 1);
-        let all = [1, 2].map(|account| Asker::Account(AccountId(account)));
-        assert_eq!(network.followed, [all[0], all[1], Asker::KnownPeer]);
-        let mut environment = Environment { workers: &mut workers, network: &mut network };
-        // It stays while it waits for its turn, whether or not any program still waits for it.
-        routes.drop_unused(Instant::now() + 10 * RESOLVING_KEPT, &mut environment);
-        assert!(routes.has(peer, 1));
-        let follow = routes.ways[&peer].follow;
-        routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
-        routes.drop_unused(Instant::now() + 20 * RESOLVING_KEPT, &mut environment);
-        assert_eq!((routes.has(peer, 1), network.followed), (false, Vec::new()));
-    }
-}
+mod tests;

@@ -223,8 +223,14 @@ impl ConnectionService {
             let Some(key) = left else {
                 if let Departed::Session(session) = gone {
                     self.ids.forget_owner(owner_of(session));
-                    self.owners.remove(&session);
+                    let owner = self.owners.remove(&session);
                     self.sequences.remove(&session);
+                    let account = owner.map(|owner| owner.account);
+                    if let Some(account) = account
+                        && self.owners.values().all(|owner| owner.account != account)
+                    {
+                        self.routes.forget_account(account, environment);
+                    }
                 }
                 self.ending.pop_front();
                 continue;
@@ -466,6 +472,9 @@ impl ConnectionService {
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
         let user = self.owners.get(&session).map(|owner| owner.user.clone());
         let user = user.ok_or(CallRefused::Errno(Errno::EINVAL as i32))?;
+        if user.leaves_much_unread() {
+            return Err(CallRefused::Errno(Errno::ENOBUFS as i32));
+        }
         let (account, memory) = (self.account_of(session), SharedPool::Daemon(AccountResource::DaemonMemory));
         let charge = self.ledger.take(account, memory, CHANNEL_BYTES as u64).map_err(|reached| {
             self.refusals.note_limit(account, "limits.account.daemon_memory_mib");

@@ -8,7 +8,7 @@ use super::{
     Net,
     follow::{Follow, FollowId},
     neighbor::{self, Neighbor, NeighborChange, NeighborKey, NeighborNews},
-    questions::Asker,
+    questions::{ASKED_MAX, Asker},
 };
 
 /// Destinations that leave the line in one step. A guess: each is a message to the kernel, some
@@ -52,6 +52,27 @@ impl Net {
         self.questions.set_left(Some(now));
     }
 
+    /// Has the kernel free the places of neighbors that did not answer, once all that follow them
+    /// have seen that, or once these are many.
+    pub(super) fn free_silent(&mut self, now: Instant) {
+        if self.follows.are_outdated() && self.questions.silent() < ASKED_MAX {
+            return;
+        }
+        for neighbor in self.questions.take_silent() {
+            let (ifindex, address) = neighbor;
+            // It may have answered meanwhile.
+            if self.mirror.neighbors.get(ifindex, address) != Some(Neighbor::Silent) {
+                self.questions.on_verdict(neighbor, false);
+                continue;
+            }
+            let freed = neighbor::free(&mut self.requests, ifindex, address);
+            if let Err(error) = &freed {
+                debug!(neighbor = %address, %error, "the kernel would not forget a neighbor");
+            }
+            self.questions.on_freeing(neighbor, freed.is_ok(), now);
+        }
+    }
+
     pub(super) fn leave_line(&mut self, follow: &mut Follow) {
         let Some(place) = follow.place.take() else { return };
         for asker in follow.askers.keys() {
@@ -63,7 +84,8 @@ impl Net {
     pub(super) fn on_neighbor(&mut self, news: NeighborNews, now: Instant) {
         let NeighborNews { neighbor, change, is_verdict } = news;
         if is_verdict {
-            self.questions.close(neighbor);
+            let is_silent = self.mirror.neighbors.get(neighbor.0, neighbor.1) == Some(Neighbor::Silent);
+            self.questions.on_verdict(neighbor, is_silent);
         }
         let is_told = match change {
             NeighborChange::None => false,
@@ -90,7 +112,7 @@ impl Net {
                 _ => {
                     let Some(asker) = asker else { return false };
                     let is_refused = !self.ask_kernel(neighbor);
-                    self.questions.open(neighbor, asker, is_refused, now);
+                    self.questions.open(neighbor, asker, follow.priority(), is_refused, now);
                 }
             }
         }

@@ -83,6 +83,17 @@ pub(super) enum View {
     NoWay,
 }
 
+/// Past of a neighbor, since the way leads by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NeighborPast {
+    /// Its MAC address was never known.
+    Unknown,
+    /// Its MAC address was known, and it has not been given up since.
+    Known,
+    /// It has not answered in time.
+    GivenUp,
+}
+
 /// One followed destination.
 ///
 /// ```text
@@ -105,10 +116,7 @@ pub(super) struct Follow {
     pub(super) askers: BTreeMap<Asker, u32>,
     pub(super) hop: Option<Hop>,
     pub(super) next: NextHop,
-    /// The neighbor has not answered in time.
-    given_up: bool,
-    /// The neighbor's MAC address was known, and it has not been given up since.
-    was_known: bool,
+    past: NeighborPast,
     /// The neighbor has been asked since it is being resolved.
     is_asked: bool,
     /// When "resolving" has lasted long enough.
@@ -130,8 +138,7 @@ impl Follow {
             askers: BTreeMap::new(),
             hop: None,
             next: NextHop::Unreachable,
-            given_up: false,
-            was_known: false,
+            past: NeighborPast::Unknown,
             is_asked: false,
             give_up_at: None,
             ask_at: None,
@@ -147,7 +154,7 @@ impl Follow {
             return;
         }
         self.hop = hop;
-        (self.given_up, self.was_known) = (false, false);
+        self.past = NeighborPast::Unknown;
         if self.next == NextHop::Resolving {
             self.is_asked = false;
             self.give_up_at = None;
@@ -164,16 +171,17 @@ impl Follow {
             // Believed only of a neighbor that was probed on our behalf; earlier findings of the
             // kernel may be outdated.
             View::Silent if before == NextHop::Resolving && self.is_asked => {
-                self.given_up = true;
+                self.past = NeighborPast::GivenUp;
                 NextHop::Unreachable
             }
-            View::Asked | View::Silent if self.given_up => NextHop::Unreachable,
+            View::Asked | View::Silent if self.past == NeighborPast::GivenUp => NextHop::Unreachable,
             View::Asked | View::Silent => NextHop::Resolving,
         };
-        if !matches!(view, View::Asked | View::Silent) {
-            self.given_up = false;
-        }
-        self.was_known = !self.given_up && (self.was_known || matches!(self.next, NextHop::Reachable { .. }));
+        self.past = match (view, self.next, self.past) {
+            (_, NextHop::Reachable { .. }, _) => NeighborPast::Known,
+            (View::Known(_) | View::NoWay, _, NeighborPast::GivenUp) => NeighborPast::Unknown,
+            (.., past) => past,
+        };
         let changed = self.next != before;
         match self.next {
             NextHop::Resolving if changed => (self.is_asked, self.ask_at) = (false, Some(now)),
@@ -182,7 +190,7 @@ impl Follow {
                 (self.give_up_at, self.ask_at) = (None, Some(now + CONFIRM_EVERY));
             }
             NextHop::Reachable { .. } => {}
-            NextHop::Unreachable if self.given_up => {
+            NextHop::Unreachable if self.past == NeighborPast::GivenUp => {
                 self.give_up_at = None;
                 if changed {
                     self.pause_from(now);
@@ -196,7 +204,7 @@ impl Follow {
 
     /// Something has changed: a neighbor that was given up may answer now, and is asked soon.
     pub(super) fn hope(&mut self, now: Instant) {
-        if self.given_up {
+        if self.past == NeighborPast::GivenUp {
             self.pause = PAUSE_MIN;
             // Events may come in swarms, questions must not.
             let soonest = self.asked_last.map_or(now, |last| now.max(last + PAUSE_MIN));
@@ -213,8 +221,7 @@ impl Follow {
     pub(super) fn give_up(&mut self, now: Instant) -> bool {
         let gives_up = self.give_up_at.is_some_and(|at| at <= now);
         if gives_up {
-            (self.next, self.given_up, self.give_up_at) = (NextHop::Unreachable, true, None);
-            self.was_known = false;
+            (self.next, self.past, self.give_up_at) = (NextHop::Unreachable, NeighborPast::GivenUp, None);
             self.pause_from(now);
         }
         gives_up
@@ -227,15 +234,15 @@ impl Follow {
 
     /// There is a neighbor of which the MAC address is not known.
     pub(super) fn lacks_neighbor(&self) -> bool {
-        self.next == NextHop::Resolving || self.given_up
+        self.next == NextHop::Resolving || self.past == NeighborPast::GivenUp
     }
 
     /// Of the question for its neighbor.
     pub(super) const fn priority(&self) -> Priority {
-        match (self.given_up, self.was_known) {
-            (true, _) => Priority::Again,
-            (false, true) => Priority::Lost,
-            (false, false) => Priority::New,
+        match self.past {
+            NeighborPast::GivenUp => Priority::Again,
+            NeighborPast::Known => Priority::Lost,
+            NeighborPast::Unknown => Priority::New,
         }
     }
 

@@ -142,6 +142,11 @@ impl Follows {
         self.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, id)| *id).take(STEP).collect()
     }
 
+    /// Some are to be looked at again.
+    pub(super) fn are_outdated(&self) -> bool {
+        !self.outdated.is_empty()
+    }
+
     /// Some of those that are outdated, which are looked at now; with each, whether its route has
     /// to be queried.
     pub(super) fn take_outdated(&mut self) -> Vec<(FollowId, bool)> {

@@ -319,6 +319,7 @@ impl Net {
                         Concerns::Routes => routes_changed = true,
                     }
                 }
+                self.questions.on_news_read();
             }
             Heard::Lost => {
                 info!("netlink lost changes; reading everything anew");
@@ -360,6 +361,7 @@ impl Net {
             self.pass_time(id, follow, now);
         }
         self.questions.on_time(now);
+        self.free_silent(now);
         self.ask_waiting(now);
         changes
     }
@@ -457,7 +459,7 @@ impl Net {
                 mirror.links.count_changes_after(&self.mirror.links);
                 (self.mirror, self.read_again_at) = (mirror, None);
                 let neighbors = &self.mirror.neighbors;
-                self.questions.keep(|(ifindex, address)| neighbors.get(ifindex, address) == Some(Neighbor::Asked));
+                self.questions.on_lost_news(|(ifindex, address)| neighbors.get(ifindex, address));
                 true
             }
             Err(error) => {

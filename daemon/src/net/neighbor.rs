@@ -120,19 +120,34 @@ fn key_of(message: &NeighbourMessage) -> Option<NeighborKey> {
 /// Makes the kernel ask for a neighbor, or confirm one that is stale, as if it had a packet for it
 /// (`NTF_USE`).
 pub(super) fn ask(requests: &mut Requests, ifindex: u32, address: IpAddr) -> io::Result<()> {
-    let mut question = NeighbourMessage::default();
-    question.header.family = match address {
+    let mut question = entry(ifindex, address);
+    question.header.flags = NeighbourFlags::Use;
+    requests.create(RouteNetlinkMessage::NewNeighbour(question))
+}
+
+/// Makes the kernel forget a neighbor that did not answer, which it would keep in its table for up
+/// to 15 s. It looks for it again as soon as it has a packet for it.
+pub(super) fn free(requests: &mut Requests, ifindex: u32, address: IpAddr) -> io::Result<()> {
+    match requests.set(RouteNetlinkMessage::DelNeighbour(entry(ifindex, address))) {
+        // It has freed it by itself.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn entry(ifindex: u32, address: IpAddr) -> NeighbourMessage {
+    let mut entry = NeighbourMessage::default();
+    entry.header.family = match address {
         IpAddr::V4(_) => AddressFamily::Inet,
         IpAddr::V6(_) => AddressFamily::Inet6,
     };
-    question.header.ifindex = ifindex;
-    question.header.state = NeighbourState::None;
-    question.header.flags = NeighbourFlags::Use;
-    question.attributes.push(NeighbourAttribute::Destination(match address {
+    entry.header.ifindex = ifindex;
+    entry.header.state = NeighbourState::None;
+    entry.attributes.push(NeighbourAttribute::Destination(match address {
         IpAddr::V4(address) => NeighbourAddress::Inet(address),
         IpAddr::V6(address) => NeighbourAddress::Inet6(address),
     }));
-    requests.create(RouteNetlinkMessage::NewNeighbour(question))
+    entry
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@
 //! if no path leads there any more. So a question counts for its [`Asker`] until the kernel's
 //! verdict. Beyond the bound a destination waits in line, and is asked for in its turn.
 //!
+//! An address that did not answer keeps its place after the verdict, for up to 15 s, and with 512
+//! entries the kernel forgets those of others that it has not heard of for 5 s. So this module has
+//! it free the place of each such address, and counts the question until then.
+//!
 //! ```text
-//!   question ──► bound reached? ──no──► open ──► verdict of the kernel: room for the next one
-//!                    │ yes                ▲
+//!   question ──► bound reached? ──no──► open ──► verdict: answered ───────────► room for another
+//!                    │ yes                ▲              └ silent ──► freed ──►
 //!                    └──► line of asker ──┘  askers take turns; first questions before repeated ones
 //! ```
 //!
@@ -23,18 +27,22 @@ use std::{
 
 use roced_types::AccountId;
 
-use super::{follow::FollowId, neighbor::NeighborKey};
+use super::{
+    follow::FollowId,
+    neighbor::{Neighbor, NeighborKey},
+};
 
-/// Questions of an asker at a time, a sixteenth of the kernel's table: addresses that did not answer
-/// stay there for 15 s, five times as many.
+/// Questions of an asker at a time, a sixteenth of the kernel's table.
 pub const ASKED_MAX: usize = 64;
 
 /// Those of them that may be repeated ones. The rest is for new destinations.
 const ASKED_AGAIN_MAX: usize = ASKED_MAX / 2;
 
-/// Questions of all askers at a time, a quarter of the table. Hosts that did not answer stay in it
-/// for some seconds more, but the kernel frees them for others. An asker has at most as many as it
-/// leaves free, so that each of many finds room.
+/// Questions of all askers at a time, a quarter of the table: with as many entries of others there
+/// are 512, with which the kernel begins to forget some (`gc_thresh2`). Without freeing the places
+/// of silent addresses it would be less than half as many: 256 questions of 3 s each leave
+/// 256 * 15 / 3 = 1,280 of them within 15 s. An asker has at most as many as it leaves free, so that
+/// each of many finds room.
 const ASKED_IN_ALL_MAX: usize = 4 * ASKED_MAX;
 
 /// After this time a question is over without a verdict: some were lost, or the kernel is set to
@@ -43,6 +51,10 @@ const VERDICT_MAX: Duration = Duration::from_secs(10);
 
 /// A question that the kernel refuses, its table being full, counts for this time.
 const REFUSED_KEPT: Duration = Duration::from_secs(1);
+
+/// A silent address of which the kernel does not free the place counts for this time: it frees it by
+/// itself every 15 s (half of `base_reachable_time`).
+const SILENT_KEPT: Duration = Duration::from_secs(15);
 
 /// Accounts with questions that waited that are remembered.
 const REMEMBERED: usize = 1024;
@@ -80,12 +92,24 @@ pub(super) struct Place {
 #[derive(Debug)]
 struct OpenQuestion {
     asker: Asker,
+    is_repeated: bool,
     until: Instant,
+    stage: QuestionStage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QuestionStage {
+    /// The kernel works on it.
+    Asked,
+    /// The kernel has given up, and keeps the place of the address.
+    Silent,
 }
 
 #[derive(Debug, Default)]
 struct AskerState {
     open: usize,
+    /// Repeated ones of these.
+    repeated: usize,
     line: BTreeMap<Place, FollowId>,
 }
 
@@ -94,6 +118,11 @@ struct AskerState {
 pub(super) struct Questions {
     open: BTreeMap<NeighborKey, OpenQuestion>,
     by_end: BTreeSet<(Instant, NeighborKey)>,
+    /// Silent ones of which the place is to be freed.
+    silent: Vec<NeighborKey>,
+    /// Those of which the place was freed. The kernel's news of it are still to come, and are no
+    /// verdict on a later question.
+    freed: BTreeSet<NeighborKey>,
     askers: BTreeMap<Asker, AskerState>,
     /// Askers with a line.
     waiting: BTreeSet<Asker>,
@@ -109,7 +138,7 @@ pub(super) struct Questions {
 impl Questions {
     /// The kernel works on a question for this neighbor.
     pub(super) fn is_open(&self, neighbor: NeighborKey) -> bool {
-        self.open.contains_key(&neighbor)
+        self.open.get(&neighbor).is_some_and(|question| question.stage == QuestionStage::Asked)
     }
 
     /// The first of `askers` with room for one more question.
@@ -118,26 +147,87 @@ impl Questions {
     }
 
     fn has_room(&self, asker: Asker, priority: Priority) -> bool {
-        let open = self.askers.get(&asker).map_or(0, |state| state.open);
-        let most = if priority == Priority::Again { ASKED_AGAIN_MAX } else { ASKED_MAX };
-        open < most.min(ASKED_IN_ALL_MAX - self.open.len())
+        let (open, repeated) = self.askers.get(&asker).map_or((0, 0), |state| (state.open, state.repeated));
+        let may_repeat = priority != Priority::Again || repeated < ASKED_AGAIN_MAX;
+        may_repeat && open < ASKED_MAX.min(ASKED_IN_ALL_MAX - self.open.len())
     }
 
     /// The kernel was asked for a neighbor, for which no question is open. `is_refused`: it has no
     /// room for it.
-    pub(super) fn open(&mut self, neighbor: NeighborKey, asker: Asker, is_refused: bool, now: Instant) {
+    pub(super) fn open(
+        &mut self,
+        neighbor: NeighborKey,
+        asker: Asker,
+        priority: Priority,
+        is_refused: bool,
+        now: Instant,
+    ) {
+        assert!(!self.is_open(neighbor), "it is asked for once");
+        // A silent one has its place again.
+        self.close(neighbor);
         let until = now + if is_refused { REFUSED_KEPT } else { VERDICT_MAX };
-        let before = self.open.insert(neighbor, OpenQuestion { asker, until });
-        assert!(before.is_none(), "it is asked for once");
+        let is_repeated = priority == Priority::Again;
+        self.open.insert(neighbor, OpenQuestion { asker, is_repeated, until, stage: QuestionStage::Asked });
         self.by_end.insert((until, neighbor));
-        self.askers.entry(asker).or_default().open += 1;
+        self.change(asker, |state| {
+            state.open += 1;
+            state.repeated += usize::from(is_repeated);
+        });
     }
 
-    /// The kernel has a verdict about a neighbor, or has forgotten it.
-    pub(super) fn close(&mut self, neighbor: NeighborKey) {
-        let Some(OpenQuestion { asker, until }) = self.open.remove(&neighbor) else { return };
+    /// The kernel has a verdict about a neighbor, or has forgotten it. `is_silent`: it did not
+    /// answer, and keeps its place.
+    pub(super) fn on_verdict(&mut self, neighbor: NeighborKey, is_silent: bool) {
+        if self.freed.contains(&neighbor) {
+            return;
+        }
+        match self.open.get_mut(&neighbor) {
+            Some(question) if is_silent => {
+                if question.stage == QuestionStage::Asked {
+                    question.stage = QuestionStage::Silent;
+                    self.silent.push(neighbor);
+                }
+            }
+            _ => self.close(neighbor),
+        }
+    }
+
+    /// Number of those of which the place is to be freed.
+    pub(super) const fn silent(&self) -> usize {
+        self.silent.len()
+    }
+
+    /// Those of which the place is to be freed.
+    pub(super) fn take_silent(&mut self) -> Vec<NeighborKey> {
+        let mut silent = std::mem::take(&mut self.silent);
+        silent.retain(|neighbor| self.open.get(neighbor).is_some_and(|it| it.stage == QuestionStage::Silent));
+        silent
+    }
+
+    /// The kernel has freed the place of a silent one, or keeps it.
+    pub(super) fn on_freeing(&mut self, neighbor: NeighborKey, is_freed: bool, now: Instant) {
+        if is_freed {
+            self.freed.insert(neighbor);
+            return self.close(neighbor);
+        }
+        let Some(question) = self.open.get_mut(&neighbor) else { return };
+        self.by_end.remove(&(question.until, neighbor));
+        question.until = now + SILENT_KEPT;
+        self.by_end.insert((question.until, neighbor));
+    }
+
+    /// All news of the kernel up to now were read.
+    pub(super) fn on_news_read(&mut self) {
+        self.freed.clear();
+    }
+
+    fn close(&mut self, neighbor: NeighborKey) {
+        let Some(OpenQuestion { asker, is_repeated, until, .. }) = self.open.remove(&neighbor) else { return };
         self.by_end.remove(&(until, neighbor));
-        self.change(asker, |state| state.open -= 1);
+        self.change(asker, |state| {
+            state.open -= 1;
+            state.repeated -= usize::from(is_repeated);
+        });
     }
 
     /// Ends the questions that are over.
@@ -147,10 +237,14 @@ impl Questions {
         }
     }
 
-    /// Verdicts may have been lost: ends the questions that the kernel does not work on.
-    pub(super) fn keep(&mut self, is_asked: impl Fn(NeighborKey) -> bool) {
-        let over: Vec<_> = self.open.keys().copied().filter(|neighbor| !is_asked(*neighbor)).collect();
-        over.into_iter().for_each(|neighbor| self.close(neighbor));
+    /// Verdicts may have been lost, and all neighbors were read anew: ends the questions that the
+    /// kernel does not work on.
+    pub(super) fn on_lost_news(&mut self, neighbor_of: impl Fn(NeighborKey) -> Option<Neighbor>) {
+        self.on_news_read();
+        let all: Vec<_> = self.open.keys().map(|neighbor| (*neighbor, neighbor_of(*neighbor))).collect();
+        for (neighbor, seen) in all.into_iter().filter(|(_, seen)| *seen != Some(Neighbor::Asked)) {
+            self.on_verdict(neighbor, seen == Some(Neighbor::Silent));
+        }
     }
 
     /// A place at the end of lines.
@@ -239,7 +333,7 @@ mod tests {
         let base = questions.last_number as u32 + 1000 * questions.open.len() as u32;
         let mut asked = 0;
         while questions.with_room(iter::once(asker), priority).is_some() {
-            questions.open(neighbor(base + asked), asker, false, Instant::now());
+            questions.open(neighbor(base + asked), asker, priority, false, Instant::now());
             asked += 1;
         }
         asked as usize
@@ -270,17 +364,30 @@ mod tests {
         let again = wait(&mut questions, account(1), Priority::Again, 1);
         let first = wait(&mut questions, account(1), Priority::New, 2);
         assert_eq!(questions.next(), None);
-        questions.close(*questions.open.first_key_value().expect("some are open").0);
+        questions.on_verdict(*questions.open.last_key_value().expect("some are open").0, false);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(2))), "first ones come first");
         let lost = wait(&mut questions, account(1), Priority::Lost, 3);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(3))), "before them paths in use");
         questions.leave(account(1), lost);
         questions.leave(account(1), first);
         assert_eq!(questions.next(), None, "there are too many for repeated ones");
-        questions.keep(|_| false);
+        questions.on_lost_news(|_| None);
         assert_eq!(questions.next(), Some((account(1), FollowId::new(1))));
         questions.leave(account(1), again);
         assert!(questions.askers.is_empty() && questions.waiting.is_empty() && questions.by_end.is_empty());
+    }
+
+    /// Half of the places at a time, whichever these are.
+    #[test]
+    fn first_questions_take_no_places_of_repeated_ones_but_their_own() {
+        let mut questions = Questions::default();
+        for number in 0..ASKED_AGAIN_MAX as u32 + 8 {
+            questions.open(neighbor(number), account(1), Priority::New, false, Instant::now());
+        }
+        let left = ASKED_MAX - ASKED_AGAIN_MAX - 8;
+        assert_eq!(ask_all(&mut questions, account(1), Priority::Again), left);
+        let state = &questions.askers[&account(1)];
+        assert_eq!((state.open, state.repeated), (ASKED_MAX, left));
     }
 
     #[test]
@@ -303,10 +410,39 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_neighbor_counts_until_its_place_is_freed() {
+        let (mut questions, now) = (Questions::default(), Instant::now());
+        assert_eq!(ask_all(&mut questions, account(1), Priority::New), ASKED_MAX);
+        let all: Vec<_> = questions.open.keys().copied().collect();
+        for neighbor in &all {
+            questions.on_verdict(*neighbor, true);
+            questions.on_verdict(*neighbor, true);
+        }
+        assert_eq!(ask_all(&mut questions, account(1), Priority::New), 0);
+        assert!(!questions.is_open(all[0]), "it may be asked for again");
+        questions.open(all[0], account(1), Priority::New, false, now);
+        assert_eq!(questions.take_silent(), all[1..]);
+        questions.on_freeing(all[1], true, now);
+        questions.on_freeing(all[2], false, now);
+        assert_eq!(questions.open.len(), ASKED_MAX - 1);
+        questions.open(all[1], account(1), Priority::New, false, now);
+        questions.on_verdict(all[1], true);
+        questions.on_verdict(all[1], false);
+        assert!(questions.is_open(all[1]), "these news are of the earlier question");
+        questions.on_news_read();
+        questions.on_verdict(all[1], false);
+        assert!(!questions.is_open(all[1]));
+        questions.on_time(now + SILENT_KEPT - Duration::from_millis(1));
+        assert_eq!(questions.open.keys().copied().collect::<Vec<_>>(), [all[2]]);
+        questions.on_time(now + SILENT_KEPT);
+        assert!(questions.open.is_empty() && questions.askers.is_empty() && questions.by_end.is_empty());
+    }
+
+    #[test]
     fn a_question_without_a_verdict_ends_in_time_and_a_refused_one_sooner() {
         let (mut questions, now) = (Questions::default(), Instant::now());
-        questions.open(neighbor(1), account(1), false, now);
-        questions.open(neighbor(2), account(1), true, now);
+        questions.open(neighbor(1), account(1), Priority::New, false, now);
+        questions.open(neighbor(2), account(1), Priority::New, true, now);
         assert_eq!(questions.deadline(), Some(now + REFUSED_KEPT));
         questions.on_time(now + REFUSED_KEPT);
         assert_eq!((questions.is_open(neighbor(1)), questions.is_open(neighbor(2))), (true, false));

@@ -123,6 +123,38 @@ fn the_long_line_of_one_asker_delays_no_other() {
     }
 }
 
+/// Three users with hundreds of hosts that are not there, of which the kernel keeps those that did
+/// not answer for 15 s: its table stays below the 512 entries with which it forgets those of others.
+#[test]
+fn hosts_that_do_not_answer_leave_the_table_to_others() {
+    const TABLE_MAX: usize = 300;
+    let Some((a, b)) = large_link() else { return };
+    let hosts: Vec<String> = (0..8).map(|host| format!("10.1.1.{}", 1 + host)).collect();
+    b.ip_batch(&hosts.iter().map(|host| format!("address add {host}/16 dev eth0\n")).collect::<String>());
+    let mut net = open(&a);
+    let gid = net.gid(0, "10.1.0.1");
+    let silent: Vec<FollowId> = absent(1500)
+        .zip(0..)
+        .map(|(address, at)| net.follow_for(Asker::Account(AccountId(2000 + at % 3)), gid, &address))
+        .collect();
+    let other = Asker::Account(AccountId(1001));
+    let (mut most, mut slowest) = (0, Duration::ZERO);
+    for host in &hosts {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(500) {
+            net.pass(Duration::from_millis(20));
+            most = most.max(a.neighbors());
+        }
+        let id = net.follow_for(other, gid, host);
+        slowest = slowest.max(net.until("it is reachable", |net| mac_of(net, id).is_some()));
+    }
+    let given_up = silent.iter().filter(|id| net.hop(**id) == NextHop::Unreachable).count();
+    println!("{most} neighbors in the table, {given_up} given up, another user's reached within {slowest:?}");
+    assert!(given_up > 2 * TABLE_MAX, "{given_up}: more than the table had room for");
+    assert!(most < TABLE_MAX, "{most}");
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+}
+
 #[test]
 fn a_neighbor_that_changes_without_end_is_told_of_now_and_then_and_in_the_end() {
     let Some((a, _b)) = two_hosts() else { return };

@@ -62,6 +62,13 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).lines().count()
     }
 
+    /// IPv4 neighbors in its kernel's table, those included that did not answer.
+    pub(crate) fn neighbors(&self) -> usize {
+        let arguments = ["-n", &self.name, "-4", "neigh", "show", "nud", "all"];
+        let output = Command::new("ip").args(arguments).output().expect("iproute2 is installed");
+        String::from_utf8_lossy(&output.stdout).lines().count()
+    }
+
     /// Runs many lines of `ip` in it.
     pub(crate) fn ip_batch(&self, lines: &str) {
         let file = tempfile::NamedTempFile::new().expect("a scratch file");

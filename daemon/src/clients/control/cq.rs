@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
+use nix::errno::Errno;
 use roced_abi::{
     control::{
         CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing, ResizeCq,
@@ -12,6 +13,7 @@ use roced_abi::{
 use roced_memory::{
     channel::CqChannel,
     queues::{new_cq, new_ring_places},
+    users::UserAccount,
 };
 use roced_types::Cqn;
 
@@ -24,13 +26,17 @@ use super::{
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
 };
-use crate::worker::command::Command;
+use crate::{accounts::ledger::Charge, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let (channel, theirs) = CqChannel::create(self.registry.quota.user(self.objects.peer.account.0))?;
+        let user = self.registry.quota.user(self.objects.peer.account.0);
+        if user.as_ref().is_some_and(UserAccount::leaves_much_unread) {
+            return Err(Errno::ENOBUFS.into());
+        }
+        let (channel, theirs) = CqChannel::create(user)?;
         let number = self.registry.channels.take();
         let object = ChannelObject { channel, room: 0, users: 0, _charge: charge };
         self.objects.channels.insert(number, object);
@@ -62,8 +68,8 @@ impl CallHandler<'_, '_> {
         };
         let cq_rings = self.objects.doorbells.len() as u32;
         let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(0, request.entries))?;
-        self.objects.charge(layout.bytes as u64, limits)?;
-        let made = self.make_cq(&request, layout, channel.as_ref());
+        let mapped = self.objects.charge(layout.bytes as u64, limits)?;
+        let made = self.make_cq(&request, layout, channel.as_ref(), mapped);
         if made.is_err() {
             self.objects.give_back(layout.bytes as u64);
         }
@@ -75,11 +81,13 @@ impl CallHandler<'_, '_> {
         request: &CreateCqRequest,
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
+        mapped: Option<Charge>,
     ) -> CallReply<CreateCq> {
         let charge = self.charge(AccountResource::Cqs)?;
         let number = self.registry.cqs.take();
         let cqn = Cqn(number);
-        let fd = self.give_cq_rings(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
+        let fd =
+            self.give_cq_rings(cqn, layout, channel, mapped).inspect_err(|_| self.registry.cqs.give_back(number))?;
         let shared = (request.channel != 0).then_some(request.channel);
         if let Some(channel) = shared {
             find(&mut self.objects.channels, channel)?.users += 1;
@@ -96,8 +104,9 @@ impl CallHandler<'_, '_> {
         cqn: Cqn,
         layout: CqLayout,
         channel: Option<&Arc<CqChannel>>,
+        mapped: Option<Charge>,
     ) -> Result<OwnedFd, Refused> {
-        let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
+        let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
@@ -113,8 +122,8 @@ impl CallHandler<'_, '_> {
         let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(1, request.entries))?;
         let bytes = layout.bytes as u64;
         // For a moment there are both, and they count as both.
-        self.objects.charge(bytes, &self.registry.limits.client)?;
-        let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.give_back(bytes))?;
+        let mapped = self.objects.charge(bytes, &self.registry.limits.client)?;
+        let fd = self.change_rings(Cqn(request.cqn), layout, mapped).inspect_err(|_| self.objects.give_back(bytes))?;
         let before = std::mem::replace(&mut find(&mut self.objects.cqs, request.cqn)?.resized_bytes, bytes);
         self.objects.give_back(before);
         Ok((CreateCqReply { cqn: request.cqn, entries: layout.cq_ring.entries() }, vec![fd]))
@@ -123,8 +132,8 @@ impl CallHandler<'_, '_> {
     /// Creates new rings and gives each worker its own, in place of the old one. A worker that does
     /// not answer leaves the queue partly changed: as with every such worker, the watchdog decides
     /// about the daemon.
-    fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
-        let (rings, fd) = new_ring_places(layout, self.room(1)?)?;
+    fn change_rings(&mut self, cqn: Cqn, layout: CqLayout, mapped: Option<Charge>) -> Result<OwnedFd, Refused> {
+        let (rings, fd) = new_ring_places(layout, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         for (place, ring) in self.places().into_iter().zip(rings) {
             self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
@@ -143,7 +152,8 @@ impl CallHandler<'_, '_> {
         self.take_back_from_all(|| Command::DropCqRing(cqn))?;
         self.objects.cqs.remove(&number);
         self.objects.unsealed.forget(QueueFile::Cq(number));
-        self.objects.give_back(bytes + resized_bytes);
+        self.objects.give_back(bytes);
+        self.objects.give_back(resized_bytes);
         self.registry.cqs.give_back(number);
         if let Some(channel) = channel {
             find(&mut self.objects.channels, channel)?.users -= 1;

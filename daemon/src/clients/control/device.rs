@@ -23,7 +23,7 @@ use super::{
         session::SessionObjects,
         unsealed::{QueueFile, kept},
     },
-    CallHandler, CallReply, Registry, take_back, tell,
+    CallHandler, CallReply, Registry, take_back, tell, with_charge,
 };
 use crate::{
     client_socket::connection::ClientProcess,
@@ -132,9 +132,10 @@ impl Registry {
         let places = &setup.endpoints;
         let workers = places.len() as u32;
         let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
-        objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
+        let mapped = objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let (mut halves, doorbells, wakes) = new_session(session, workers, self.quota.take(peer.account.0, 1)?)?;
+        let room = with_charge(self.quota.take(peer.account.0, 1)?, mapped);
+        let (mut halves, doorbells, wakes) = new_session(session, workers, room)?;
         objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, peer.account.0)?);
         let weight = self.ledger.weight(peer.access.rule);
         halves.iter_mut().for_each(|half| (half.account, half.weight) = (peer.account, weight));

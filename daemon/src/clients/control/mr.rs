@@ -27,9 +27,10 @@ use super::{
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
         unsealed::{UNSEALED, kept},
     },
-    CallHandler, CallReply,
+    CallHandler, CallReply, with_charge,
 };
 use crate::{
+    accounts::ledger::Charge,
     config::{ProxiedChoice, UnsealedChoice},
     numbers::random,
     worker::command::Command,
@@ -63,23 +64,23 @@ impl CallHandler<'_, '_> {
         check_limit(&self.objects.memories, limits.mrs)?;
         let bytes = request.bytes.checked_next_multiple_of(4096).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or(Refused::argument(0, request.bytes))?;
-        self.objects.charge(bytes, limits)?;
-        let made = self.make_memory(bytes);
+        let charge = self.objects.charge(bytes, limits)?;
+        let made = self.make_memory(bytes, charge);
         if made.is_err() {
             self.objects.give_back(bytes);
         }
         made
     }
 
-    fn make_memory(&mut self, bytes: u64) -> CallReply<AllocMemory> {
+    fn make_memory(&mut self, bytes: u64, charge: Option<Charge>) -> CallReply<AllocMemory> {
         let is_unsealed = |memory: &&MemoryObject| memory.unsealed.is_some();
         let keeps = self.registry.limits.client.unsealed_memory == UnsealedChoice::Refused;
         if keeps && self.objects.memories.values().filter(is_unsealed).count() >= UNSEALED_MAX {
             return Err(Refused::limit(UNSEALED_MAX as u64));
         }
-        let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
+        let (memory, fd) = ClientMemory::create(bytes, self.room(charge)?)?;
         let kept = if keeps { Some(kept(&fd, &self.registry.quota, self.objects.peer.account.0)?) } else { None };
-        let handle = self.add_memory(Arc::new(memory.of(self.session)).into(), kept);
+        let handle = self.add_memory(Arc::new(memory.of(self.session)).into(), kept, None);
         Ok((Handle { handle }, vec![fd]))
     }
 
@@ -137,15 +138,17 @@ impl CallHandler<'_, '_> {
         }
         let must_be_sealed = limits.unsealed_memory == UnsealedChoice::Refused;
         check_limit(&self.objects.memories, limits.mrs)?;
-        let room = self.room(match (kind, &self.objects.copy_thread) {
+        let mappings = match (kind, &self.objects.copy_thread) {
             (MemoryKind::Proxied, Some(_)) => 0,
             (MemoryKind::Proxied, None) => quota::OF_A_COPY_THREAD,
             _ => 1,
-        })?;
-        self.objects.charge(bytes, limits)?;
+        };
+        let room = self.registry.quota.take(self.objects.peer.account.0, mappings)?;
+        let mut charge = self.objects.charge(bytes, limits)?;
         let mapped = if kind == MemoryKind::Proxied {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
+            let room = with_charge(room, charge.take());
             descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_shared_file).and_then(|file| {
                 if must_be_sealed && !has_no_holes_to_come(&file) {
                     return Err(UNSEALED);
@@ -158,7 +161,7 @@ impl CallHandler<'_, '_> {
             Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
             errno => bad_file(errno),
         })?;
-        Ok(self.add_memory(mapped, None))
+        Ok(self.add_memory(mapped, None, charge))
     }
 
     /// Memory that stays where it is. A session has that of one process: the first one's, which
@@ -183,9 +186,9 @@ impl CallHandler<'_, '_> {
     }
 
     /// Adds a memory object to the session. Workers get it with the first region in it.
-    fn add_memory(&mut self, memory: Backing, unsealed: Option<SharedFd>) -> u32 {
+    fn add_memory(&mut self, memory: Backing, unsealed: Option<SharedFd>, charge: Option<Charge>) -> u32 {
         let number = self.registry.memory_objects.take();
-        let object = MemoryObject { object: MemoryObjectId(number), memory, unsealed, users: 0 };
+        let object = MemoryObject { object: MemoryObjectId(number), memory, unsealed, users: 0, _charge: charge };
         self.objects.memories.insert(number, object);
         number
     }

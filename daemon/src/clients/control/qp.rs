@@ -29,6 +29,7 @@ use super::{
     mr::nothing,
 };
 use crate::{
+    accounts::ledger::Charge,
     last_work::SentBatch,
     numbers::random,
     worker::{
@@ -74,12 +75,10 @@ impl CallHandler<'_, '_> {
         self.seal(queues.into_iter().chain((request.srq != 0).then_some(QueueFile::Srq(request.srq))))?;
         let bytes = QpLayout::new(sizes).bytes as u64;
         self.objects.qp_charges.add(memory_kib(&sizes) << 10)?;
-        if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
-            self.objects.qp_charges.remove(memory_kib(&sizes) << 10);
-            return Err(refused);
-        }
+        let charged = self.objects.charge(bytes, &self.registry.limits.client);
+        let mapped = charged.inspect_err(|_| self.objects.qp_charges.remove(memory_kib(&sizes) << 10))?;
         let made = self.find_home(cq_ring).and_then(|home| {
-            let made = self.make_qp(service, &request, sizes, &home, bytes);
+            let made = self.make_qp(service, &request, sizes, &home, mapped);
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
             }
@@ -135,8 +134,9 @@ impl CallHandler<'_, '_> {
         request: &CreateQpRequest,
         sizes: QpSizes,
         home: &QpPlacement,
-        bytes: u64,
+        mapped: Option<Charge>,
     ) -> CallReply<CreateQp> {
+        let bytes = QpLayout::new(sizes).bytes as u64;
         let &QpPlacement { cq_ring, place, qpn, doorbell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
         let (window_packets, credits) = (setup.window_packets, setup.credits);
@@ -151,7 +151,7 @@ impl CallHandler<'_, '_> {
             window_packets,
             credits,
         };
-        let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
+        let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let owner = FairOwner {
             account: self.objects.peer.account,

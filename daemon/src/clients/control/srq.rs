@@ -24,6 +24,7 @@ use super::{
     mr::{check_unused, nothing},
 };
 use crate::{
+    accounts::ledger::Charge,
     numbers::random,
     worker::{
         command::{Answer, Command},
@@ -48,12 +49,10 @@ impl CallHandler<'_, '_> {
         self.seal([QueueFile::Doorbells])?;
         let bytes = SrqLayout::new(sizes).bytes as u64;
         self.objects.srq_charges.add(Srq::memory_bytes(&sizes))?;
-        if let Err(refused) = self.objects.charge(bytes, &self.registry.limits.client) {
-            self.objects.srq_charges.remove(Srq::memory_bytes(&sizes));
-            return Err(refused);
-        }
+        let charged = self.objects.charge(bytes, &self.registry.limits.client);
+        let mapped = charged.inspect_err(|_| self.objects.srq_charges.remove(Srq::memory_bytes(&sizes)))?;
         let made = self.find_srq_home().and_then(|home| {
-            let made = self.make_srq(&request, sizes, &home, bytes);
+            let made = self.make_srq(&request, sizes, &home, mapped);
             // A worker that did not answer may have the queue still: its number and doorbell stay
             // in use.
             if made.as_ref().is_err_and(|refused| refused.why != Refusal::WorkerTimeout) {
@@ -105,12 +104,13 @@ impl CallHandler<'_, '_> {
         request: &CreateSrqRequest,
         sizes: QpSizes,
         home: &SrqPlacement,
-        bytes: u64,
+        mapped: Option<Charge>,
     ) -> CallReply<CreateSrq> {
+        let bytes = SrqLayout::new(sizes).bytes as u64;
         let &SrqPlacement { cq_ring, place, srqn, doorbell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
         let config = SrqConfig { srqn, pd: pd.pdn, sizes };
-        let (ring, fd) = new_srq(srqn, self.session, doorbell, sizes, self.room(1)?)?;
+        let (ring, fd) = new_srq(srqn, self.session, doorbell, sizes, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
