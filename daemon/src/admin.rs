@@ -474,7 +474,7 @@ mod tests {
         let path = folder.path().join("admin.sock");
         drop(UnixListener::bind(&path).expect("a socket"));
         let admin = Admin::open(&path, None).expect("no daemon listens there");
-        assert_eq!(Admin::open(&path, None).expect_err("somebody listens there").kind(), ErrorKind::AddrInUse);
+        assert_eq!(Admin::open(&path, None).expect_err("another listener is there").kind(), ErrorKind::AddrInUse);
         drop(admin);
         assert!(!path.exists());
         fs::write(&path, "precious").expect("a file");

@@ -93,7 +93,7 @@ fn a_connection_waits_while_ending_sessions_occupy_its_place() {
         drop(leaving);
         let next = Raw::connect(&path);
         clients.on_readable(environment);
-        assert_eq!(clients.len(), 2, "some of what they had is left");
+        assert_eq!(clients.len(), 2, "some of their objects are left");
         clients.on_readable(environment);
         next
     });
@@ -114,7 +114,7 @@ fn a_connection_that_opens_no_device_is_closed() {
     let silent = Raw::connect(&served.socket);
     let (greeted, mut open) = (Raw::greeted(&served.socket), opened(&served));
     eventually("all are in", || served.sessions() == 3);
-    let due = served.on_control_thread(|clients, _| clients.deadline()).expect("somebody has not opened a device");
+    let due = served.on_control_thread(|clients, _| clients.deadline()).expect("a client has not opened a device");
     assert!(due <= Instant::now() + Duration::from_secs(10));
     let on_time = |at: Instant| {
         served.on_control_thread(move |clients, environment| {

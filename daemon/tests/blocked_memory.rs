@@ -65,7 +65,7 @@ fn register_holes(pair: &Pair) -> (MemoryRegion, usize) {
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
     let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start));
-    let daemons = daemons.expect("the daemon maps it, too");
+    let daemons = daemons.expect("the daemon maps it as well");
     fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, BYTES as i64)
         .expect("a hole");
     // Another mapping in its place, in which accesses wait for missing pages: in the daemon's own
@@ -480,7 +480,7 @@ fn of_two_users_neither_has_the_other_ended() {
     other.call::<AllocPd>(Nothing {}).expect("it is served");
     bystander.pd.allocate(PAGE, Access::ALL).expect("it is served");
     served.on_control_thread(move |clients, _| clients.on_blocked([theirs; 2]));
-    assert!(other.is_closed(), "it was nobody else");
+    assert!(other.is_closed(), "it was no other client");
 }
 
 /// If one of the two sessions has left, the fault of the other is unproven: the guilty one may have

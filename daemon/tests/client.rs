@@ -258,7 +258,7 @@ fn a_channel_tells_which_queue_and_fits_a_programs_own_poll() {
     qps[1].0.post_send(&nop).expect("room");
     let mut done = [Completion::EMPTY; 4];
     eventually("it completes", || queues[1].poll(&mut done).expect("alive") == 1);
-    assert!(!readable(0), "nobody asked");
+    assert!(!readable(0), "no call asked");
 
     queues[1].arm(Notify::Any);
     queues[2].arm(Notify::Solicited);
@@ -297,7 +297,7 @@ fn a_queue_pair_works_again_after_a_reset() {
         pair.b.post_recv(&RecvRequest::new(&[memory.sge(..8)]).id(round)).expect("room");
         pair.a.post_send(&SendRequest::send_inline(b"again").id(round).signaled()).expect("room");
         for completion in pair.reap(2) {
-            assert_eq!(completion.ok().expect("it arrived").wr_id, round, "no completion of what was forgotten");
+            assert_eq!(completion.ok().expect("it arrived").wr_id, round, "no completion of forgotten work");
         }
     }
 }

@@ -188,7 +188,7 @@ fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used()
     }
     assert_eq!(why(stranger.call::<CreateAh>(good)), Refusal::NoSuchObject, "another client's domain");
     let followed = || served.told.lock().expect("no thread panicked").followed.len();
-    assert_eq!(followed(), 0, "what was refused is not followed");
+    assert_eq!(followed(), 0, "refused memory is not followed");
     let ah = raw.call::<CreateAh>(good).expect("a route").handle;
     assert_eq!(followed(), 1);
     assert_eq!(why(stranger.call::<DestroyAh>(Handle { handle: ah })), Refusal::NoSuchObject);
@@ -216,10 +216,10 @@ fn all_memory_counts_against_one_limit() {
     assert_eq!(ask(&mut raw, 0), Err((Refusal::InvalidArgument, [0, 0])));
     // The session memfd takes a page of the megabyte.
     assert_eq!(ask(&mut raw, 1 << 20), refused);
-    let all = ask(&mut raw, (1 << 20) - 4096).expect("what is left").handle;
+    let all = ask(&mut raw, (1 << 20) - 4096).expect("the rest").handle;
     assert_eq!(ask(&mut raw, 1), refused);
     let cq = raw.call::<CreateCq>(CreateCqRequest { entries: 1, channel: 0 });
-    assert_eq!(why(cq), Refusal::Limit, "queues are memory too");
+    assert_eq!(why(cq), Refusal::Limit, "queues are memory as well");
     raw.call::<FreeMemory>(Handle { handle: all }).expect("unused");
     let (pd, cq, _) = with_qp(&mut raw);
     let big = CreateQpRequest { send_wrs: WORK_REQUESTS_MAX, ..qp_request(pd, cq) };
@@ -399,7 +399,7 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
     let followed = || served.told.lock().expect("no thread panicked").followed.len();
 
     assert_eq!(modify(to_rtr, rtr), Err((Refusal::InvalidState, [state::RESET.into(), state::RTR.into()])));
-    assert_eq!(followed(), 0, "what was refused is not followed");
+    assert_eq!(followed(), 0, "refused memory is not followed");
     modify(to_init, init).expect("from RESET");
     assert_eq!(modify(to_rtr, QpAttributes { sgid_index: 1, ..rtr }), Err((Refusal::NoSuchGid, [1, 0])));
     assert_eq!(why(modify(to_rtr, QpAttributes { sgid_index: 2, ..rtr })), Refusal::InvalidArgument);
@@ -476,7 +476,7 @@ fn a_client_that_does_not_read_replies_is_disconnected() {
         .is_ok()
     {
         bytes += message.as_bytes().len();
-        assert!(bytes < 64 << 20, "nobody drops it");
+        assert!(bytes < 64 << 20, "no side drops it");
     }
     other.call::<AllocPd>(Nothing {}).expect("still served");
     eventually("one session is left", || served.sessions() == 1);

@@ -121,7 +121,7 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
     served.told.lock().expect("no thread panicked").elsewhere = Some(NextHop::Unreachable);
     qp.connect(&nobody, &options).expect("there is a route");
     qp.post_send(&SendRequest::send_inline(b"anybody?").id(9)).expect("room");
-    let failed = reap(&cq, 1)[0].ok().expect_err("nobody answers");
+    let failed = reap(&cq, 1)[0].ok().expect_err("no answer comes");
     assert_eq!((failed.status, failed.side()), (Status::TransportRetryExceeded, Side::Peer));
 }
 
@@ -312,7 +312,7 @@ fn limits_and_wrong_use_give_advice() {
 fn a_daemon_of_another_version_is_refused() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let at = |name: &str| folder.path().join(name);
-    let open = |name: &str| Device::open_at(&at(name), DEVICE).expect_err("nobody there");
+    let open = |name: &str| Device::open_at(&at(name), DEVICE).expect_err("no peer is there");
     assert!(matches!(open("nothing"), Error::NoDaemon { .. }));
     assert!(open("nothing").to_string().contains("ROCED_SOCKET"));
     let _stream = UnixListener::bind(at("stream")).expect("free");

@@ -81,7 +81,7 @@ fn all_that_is_mapped_counts_and_a_user_has_a_share() {
     let third = Raw::greeted(&served.socket).call::<OpenDevice>(DeviceName::new(DEVICE));
     assert_eq!(third.expect_err("one too many"), refused);
     let now = served.on_control_thread(|clients, _| clients.reports().map(|session| session.memory_bytes).sum::<u64>());
-    assert_eq!(now, bytes, "what was refused counts as nothing");
+    assert_eq!(now, bytes, "a refused mapping counts as nothing");
 
     // Every way to end a mapping makes room: destroy, resize, free, end of the session.
     other.call::<DestroyCq>(Handle { handle: spare }).expect("unused");
@@ -129,7 +129,7 @@ impl Full {
                 Ok(page) => pages.push(page.as_ptr().expose_provenance()),
                 Err(_) => break,
             }
-            assert!(pages.len() < 1 << 22, "more than anybody allows");
+            assert!(pages.len() < 1 << 22, "more than any limit allows");
         }
         let mut full = Self(pages);
         // Now there is one more than may be when one is split, and than the heap bears.

@@ -118,7 +118,7 @@ fn bytes_written_to_pinned_pages_reach_the_peer() {
     let region = memory.register(&pair.pd, all()).expect("it stays in place");
     pin.write(&memory, &pattern(3, BYTES));
     pair.send(&SendRequest::write(&[region.sge(..)], target.remote())).ok().expect("it arrived");
-    assert!(target.to_vec(0, BYTES) == pattern(3, BYTES), "the peer gets what the driver wrote");
+    assert!(target.to_vec(0, BYTES) == pattern(3, BYTES), "the peer gets the driver's bytes");
     assert_eq!(proxied_bytes(&served), BYTES as u64);
     drop(region);
     drop(memory.register(&pair.pd, Access::ALL).expect("with atomic operations as well"));
@@ -150,7 +150,7 @@ fn pages_pinned_while_registered_stay_after_the_registration() {
     let Some(mut pin) = Pin::new(&memory) else { return skipped() };
     drop(region);
     pin.write(&memory, &pattern(4, BYTES));
-    assert!(memory.bytes() == pattern(4, BYTES), "the program sees what the driver wrote");
+    assert!(memory.bytes() == pattern(4, BYTES), "the program sees the driver's bytes");
     // Registered again, it is the same pages.
     let region = memory.register(&pair.pd, Access::ALL).expect("it is shared already");
     pin.write(&memory, &pattern(5, BYTES));

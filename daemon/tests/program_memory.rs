@@ -491,7 +491,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     fs::set_permissions(file.path(), Permissions::from_mode(0o644)).expect("it is ours");
     let connect = || {
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
-        connect(fd.as_raw_fd(), &UnixAddr::new(&served.socket).expect("short")).expect("somebody listens");
+        connect(fd.as_raw_fd(), &UnixAddr::new(&served.socket).expect("short")).expect("the peer listens");
         fd
     };
     let (for_library, for_stranger) = (connect(), connect());

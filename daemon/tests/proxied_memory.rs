@@ -317,7 +317,7 @@ fn files_on_a_disk_mapped_shared_are_reached_by_every_operation() {
     every_operation(&pair, &region);
     let mut bytes = [0; 4];
     file.as_file().read_exact_at(&mut bytes, 0).expect("it is open");
-    assert_eq!(bytes, [3; 4], "the file has what peers wrote");
+    assert_eq!(bytes, [3; 4], "the file has the peers' bytes");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn exchange(a: &End, b: &End, ops: &[&str]) {
                 let received = b.next();
                 assert_eq!((received.status, received.byte_len as usize), (Status::Success, length));
             }
-            assert!(to.memory.to_vec(AT, length) == data, "{op} of {length} is not what was sent");
+            assert!(to.memory.to_vec(AT, length) == data, "{op} of {length} differs from the sent bytes");
             let around = [to.memory.to_vec(0, AT), to.memory.to_vec(AT + length, 64)].concat();
             assert!(around.iter().all(|byte| *byte == 0xee), "{op} of {length} wrote beside it");
         }
@@ -142,7 +142,7 @@ fn a_buffer_is_its_owners_again_with_the_completion() {
             assert_eq!(a.next().status, Status::Success);
             a.memory.fill(0, LENGTH, 0x5e);
             assert_eq!(b.next().status, Status::Success);
-            assert!(b.memory.to_vec(0, LENGTH) == data, "{service:?}: what was written after the completion was sent");
+            assert!(b.memory.to_vec(0, LENGTH) == data, "{service:?}: bytes written after the completion were sent");
         }
     }
 }

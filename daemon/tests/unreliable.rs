@@ -297,7 +297,7 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     let ah = handle(&program, "10.9.0.77");
     qp.post_send(&SendRequest::send_inline(b"hello?").to(&ah, 77, QKEY).id(1).signaled()).expect("room");
     let none = program.cq.wait(&mut [Completion::EMPTY], Duration::from_millis(50)).expect("the daemon lives");
-    assert_eq!(none, 0, "nobody knows yet where that is");
+    assert_eq!(none, 0, "its place is not known yet");
     let follow = *served.told.lock().expect("no thread panicked").followed.keys().next().expect("it is followed");
     served.change(vec![NetworkChange::NextHop(follow, NextHop::Unreachable)]);
     assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "as good as sent");

@@ -357,7 +357,7 @@ mod tests {
         let (mut cq_rings, theirs) = cq_rings(2);
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
-        assert_eq!(received(&theirs), None, "nobody asked");
+        assert_eq!(received(&theirs), None, "no call asked");
 
         arm::arm(cq_rings[0].events.arm.word(), CompletionRequest::Any);
         cq_rings[0].publish();

@@ -224,7 +224,7 @@ mod tests {
                 sender.on_credit(credit).expect("a true credit");
                 receiver.on_credit_completed();
             }
-            assert!(moved, "nobody can go on: {sender:?} {receiver:?}");
+            assert!(moved, "neither side can go on: {sender:?} {receiver:?}");
         }
         assert_eq!(receiver.consumed(), quota);
         under_way_max

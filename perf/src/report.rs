@@ -250,7 +250,7 @@ mod tests {
         assert!(verified(true, 1_000_000));
         assert!(!verified(true, 999_999), "one byte was not looked at");
         assert!(!verified(true, 0));
-        assert!(!verified(false, 1_000_000), "nobody asked");
+        assert!(!verified(false, 1_000_000), "not asked for");
         let nothing = Measured { messages: 0, ..measured(0) };
         assert!(!RunReport::new(&run(true), 4096, 1, &nothing).verified, "nothing was sent");
     }

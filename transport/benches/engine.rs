@@ -226,7 +226,7 @@ fn measure(op: SendOp, mtu: u32, messages: u64) {
     let start = Instant::now();
     pair.carry_messages(op, messages, || Nanos(start.elapsed().as_nanos() as u64));
     let took = start.elapsed().as_secs_f64();
-    assert!(pair.a.client.memory == pair.b.client.memory, "what was moved is there");
+    assert!(pair.a.client.memory == pair.b.client.memory, "the moved bytes are there");
     let packets = messages as f64 * (MESSAGE as f64 / f64::from(mtu));
     println!(
         "{:5} mtu {mtu:4}: {:6.1} ns a packet, {:6.1} Gbit/s",

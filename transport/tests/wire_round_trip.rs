@@ -67,7 +67,7 @@ proptest! {
 
         let padded = [&frame[..], &padding].concat();
         let pieces = cut(&padded, &places(&read, recipe.body_at(), padded.len()));
-        let packet = parse(&pieces).expect("what we build we read");
+        let packet = parse(&pieces).expect("built packets are read back");
         assert_is(&packet, &recipe);
         prop_assert_eq!(packet.check_integrity(), Ok(()));
         prop_assert_eq!(dest_qpn(&pieces), Some(recipe.headers.bth.dest_qpn));

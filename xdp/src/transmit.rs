@@ -117,7 +117,7 @@ impl Transmit {
             unsafe { umem.to_send(descriptor, now, left > 0) }
         }));
         fill(&mut frame).map_err(|Abort| EmitError::Aborted)?;
-        assert_eq!(frame.remaining(), 0, "a frame is written to its end: what lay there before is nobody's business");
+        assert_eq!(frame.remaining(), 0, "a frame is written to its end: no earlier bytes are read");
         self.queued.extend_from_slice(&self.free[self.free_count - chunks..self.free_count]);
         self.free_count -= chunks;
         self.counters.frames += 1;

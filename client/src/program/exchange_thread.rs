@@ -104,7 +104,7 @@ mod tests {
         let (here, there) = (mpsc::channel(), mpsc::channel::<()>());
         let sleeper = thread::spawn(move || {
             here.0.send(gettid()).expect("it is waited for");
-            there.1.recv().expect_err("nobody sends");
+            there.1.recv().expect_err("nothing is sent");
         });
         let thread = here.1.recv().expect("it says its number");
         wait_until_asleep(thread);

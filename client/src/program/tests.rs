@@ -370,7 +370,7 @@ fn a_child_has_its_own() {
     let file = stack.file().expect("it is there");
     let mut bytes = [0; 8];
     assert_eq!(nix::sys::uio::pread(&file, &mut bytes, stack_at as i64), Ok(8));
-    assert_eq!((on_stack.load(Ordering::Relaxed), u64::from_ne_bytes(bytes)), (70, 70), "the stack, too");
+    assert_eq!((on_stack.load(Ordering::Relaxed), u64::from_ne_bytes(bytes)), (70, 70), "the stack as well");
 }
 
 /// Without privileges the kernel refuses its own writes to a page under exchange, and blocks only

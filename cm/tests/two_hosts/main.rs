@@ -673,5 +673,5 @@ fn after_any_faults_of_network_and_programs_nothing_is_left() {
         *disconnected += world.disconnected;
     }
     let (established, refused, ..) = totals;
-    assert!(established.iter().all(|count| *count > 3000) && refused > 500, "the runs do what they should: {totals:?}");
+    assert!(established.iter().all(|count| *count > 3000) && refused > 500, "the runs reach every case: {totals:?}");
 }

@@ -183,7 +183,7 @@ fn xdp_mode(device: &config::DeviceConfig, has_ports: bool) -> anyhow::Result<Xd
     let interface = &device.interface;
     match device.xdp_mode {
         XdpMode::Native if has_ports => bail!(
-            "native XDP of {interface} runs on its ports, whose frames do not reach AF_XDP sockets of {interface}: \
+            "native XDP of {interface} runs on its ports, and frames of these do not reach AF_XDP sockets of {interface}: \
              use xdp_mode = \"auto\", or a device for each port"
         ),
         XdpMode::Auto if has_ports => {

@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(
             stall_attribution.look(None, |_| panic!("nothing waits")),
             None,
-            "who only has no core blames nobody"
+            "a worker that only lacks a core blames no client"
         );
     }
 }

@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(
             made,
             [Some(8), None, Some(4), None, Some(2), Some(1)],
-            "only what is below a macvlan or VLAN counts"
+            "only the interface below a macvlan or VLAN counts"
         );
         assert!(!below.others_elsewhere);
     }

@@ -337,7 +337,7 @@ mod tests {
             readable.write(1).expect("write");
             let begin = Instant::now();
             sleeper.sleep(Nanos::from_millis(60_000), all(), || false).expect("sleep");
-            assert!(begin.elapsed() < Duration::from_secs(30), "socket {at} woke nobody");
+            assert!(begin.elapsed() < Duration::from_secs(30), "socket {at} woke no worker");
             readable.read().expect("read");
         }
     }

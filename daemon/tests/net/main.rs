@@ -86,7 +86,7 @@ fn an_address_is_a_gid_only_when_it_is_known_to_be_unique() {
     net.until("detection ends well", |net| net.addresses().contains(&"fd01::c".to_owned()));
     net.pass(Duration::from_millis(1500));
     assert!(!net.addresses().contains(&"fd01::d".to_owned()), "b has that one");
-    assert!(!open(&a).addresses().contains(&"fd01::d".to_owned()), "to who reads everything anew, too");
+    assert!(!open(&a).addresses().contains(&"fd01::d".to_owned()), "to a follower that reads everything anew as well");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_neighbor_is_resolved() {
         let source_mac = net.device().mac;
         let expected = NextHop::Reachable { mac: PEER_MAC, vlan: None, source_mac, mtu_bytes: 1500 };
         assert_eq!(net.hop(id), expected, "{destination}");
-        assert_eq!(net.follow(source, destination), id, "who follows the same gets the same");
+        assert_eq!(net.follow(source, destination), id, "followers of the same get the same");
     }
     a.ip("link set eth0 mtu 1400");
     let id = net.follow("10.1.0.1", "10.1.0.2");

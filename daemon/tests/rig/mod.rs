@@ -94,7 +94,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     ) -> Self {
         let endpoints = Endpoints::new(served.iter().map(|(device, worker)| (DeviceId(*device), WorkerId(*worker))));
         let endpoints = Arc::new(endpoints.expect("few endpoints"));
-        let count = served.iter().map(|(_, worker)| worker + 1).max().expect("somebody is served");
+        let count = served.iter().map(|(_, worker)| worker + 1).max().expect("a client is served");
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
         let (mads, mad_senders) = mads(count as usize, 1000).expect("an eventfd");

@@ -610,7 +610,7 @@ pub(crate) struct Raw {
 impl Raw {
     pub(crate) fn connect(path: &Path) -> Self {
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
-        connect(fd.as_raw_fd(), &UnixAddr::new(path).expect("short")).expect("somebody listens");
+        connect(fd.as_raw_fd(), &UnixAddr::new(path).expect("short")).expect("the daemon listens");
         Self { socket: fd, sequence: 0 }
     }
 

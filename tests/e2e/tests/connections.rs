@@ -319,7 +319,7 @@ pub(crate) fn an_orderly_stop_is_told_to_all_peers(settings: &Settings) -> Resul
     lab.fault(&["--nth", "0x64:1:drop"])?;
     let begin = Instant::now();
     lab.run(Host::A, "kill", &["-TERM", &lab.daemon(Host::A)?.to_string()], SOON)?.success()?;
-    server.end(SOON)?.success().context("a connection whose peer's daemon has stopped")?;
+    server.end(SOON)?.success().context("a connection to a peer with a stopped daemon")?;
     ensure!(begin.elapsed() < Duration::from_secs(1), "told only after {:?}", begin.elapsed());
     client.end(SOON)?;
     Ok(())
@@ -356,7 +356,7 @@ pub(crate) fn an_orderly_stop_learns_of_neighbors(settings: &Settings) -> Result
     signal("-TERM")?;
     signal("-CONT")?;
     ensure!(is_known?, "the kernel does not learn of the neighbor");
-    server.end(SOON)?.success().context("a connection whose peer's daemon has stopped")?;
+    server.end(SOON)?.success().context("a connection to a peer with a stopped daemon")?;
     client.end(SOON)?;
     Ok(())
 }

@@ -8,21 +8,20 @@ use crate::prose::Prose;
 /// Most comment lines that are too long, percent.
 const LONG_LINES_MAX: f64 = 1.0;
 
-/// People words, free relatives and trailing words of the comments or the document, and people
-/// words and free relatives in messages.
+/// People words, free relatives and trailing words of the comments or the document, and all of them
+/// in messages.
 type Counts = [usize; 4];
 
 /// Names of [`Counts`].
-const NAMES: [&str; 4] =
-    ["people words", "free relatives", "trailing words", "people words and free relatives in messages"];
+const NAMES: [&str; 4] = ["people words", "free relatives", "trailing words", "such words in messages"];
 
-const CEILINGS: [(&str, Counts); 20] = [
+const CEILINGS: [(&str, Counts); 19] = [
     ("ARCHITECTURE.md", [1, 1, 0, 0]),
     ("CHANGELOG.md", [2, 0, 0, 0]),
     ("CONVENTIONS.md", [2, 3, 0, 0]),
-    ("client", [1, 2, 0, 1]),
+    ("client", [1, 2, 0, 0]),
     ("cm", [1, 1, 0, 0]),
-    ("daemon", [8, 5, 5, 9]),
+    ("daemon", [8, 5, 5, 0]),
     ("docs/README.md", [0, 1, 0, 0]),
     ("docs/conformance.md", [2, 1, 0, 0]),
     ("docs/drivers.md", [2, 0, 0, 0]),
@@ -32,11 +31,10 @@ const CEILINGS: [(&str, Counts); 20] = [
     ("docs/tuning.md", [1, 0, 0, 0]),
     ("memory", [1, 1, 3, 0]),
     ("shared/abi", [0, 1, 0, 0]),
-    ("tests/e2e", [1, 0, 0, 2]),
+    ("tests/e2e", [1, 0, 0, 0]),
     ("tests/sim", [0, 0, 1, 0]),
-    ("transport", [3, 7, 0, 1]),
+    ("transport", [3, 7, 0, 0]),
     ("verbs", [1, 0, 0, 0]),
-    ("xdp", [0, 0, 0, 1]),
 ];
 
 /// Places with more words of a kind than there are ceilings, and ceilings without a place.
@@ -75,7 +73,7 @@ mod tests {
         assert_eq!(above(&places(prose), &[("a.md", [1, 0, 0, 1])]), broken);
         let broken = [
             "a.md: 2 people words, 0 are accepted",
-            "a.md: 1 people words and free relatives in messages, 0 are accepted",
+            "a.md: 1 such words in messages, 0 are accepted",
             "there is a ceiling for the prose of b.md, which is not there",
         ];
         assert_eq!(above(&places(prose), &[("b.md", [0; 4])]), broken);

@@ -126,15 +126,67 @@ fn wrong_links(places: &Places, documents: &BTreeMap<PathBuf, String>, document:
         let text = documents.get(&file).filter(|_| !heading.is_empty())?;
         (!anchors(text).contains(heading)).then(|| format!("{} has no heading #{heading}", file.display()))
     };
-    let lines = documents[document].lines().enumerate();
-    lines.flat_map(|(at, line)| links(line).filter_map(fault).map(move |fault| (at + 1, fault))).collect()
+    let text = &documents[document];
+    let lines = unfenced_lines(text);
+    let targets = lines.flat_map(|(number, line)| links(line).filter_map(fault).map(move |fault| (number, fault)));
+    targets.chain(undefined_references(text)).collect()
 }
 
-/// Relative targets of links.
+/// Relative targets of links: `](target)`, `](target "title")`, `[name]: target`, `<target.md>` and
+/// `href` or `src` of HTML. Code is no link.
 fn links(line: &str) -> impl Iterator<Item = &str> {
-    let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    let targets = targets.map(|(target, _)| target);
-    targets.filter(|target| !target.is_empty() && !target.contains("://") && !target.contains(' '))
+    let defined = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
+    let defined = defined.and_then(|target| target.split_whitespace().next()).map(|it| it.trim_matches(['<', '>']));
+    let inline = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let inline = inline.filter_map(|(target, _)| target.split_whitespace().next());
+    let prose = || line.split('`').step_by(2);
+    let attribute = |name| prose().flat_map(move |text| text.split(name).skip(1)).filter_map(attribute_value);
+    let automatic = prose().flat_map(|text| text.split('<').skip(1)).filter_map(|rest| rest.split_once('>'));
+    let automatic = automatic.map(|(target, _)| target).filter(move |target| {
+        let file = target.split('#').next().unwrap_or("");
+        let is_file = EXTENSIONS.iter().any(|it| file.ends_with(it)) && !target.contains([' ', '"', '\'', '@']);
+        is_file && defined.is_none()
+    });
+    let targets = inline.chain(defined).chain(attribute("href=")).chain(attribute("src=")).chain(automatic);
+    targets.filter(|target| !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:"))
+}
+
+/// The value of an attribute, in quotes or up to a space.
+fn attribute_value(text: &str) -> Option<&str> {
+    match text.chars().next()? {
+        quote @ ('"' | '\'') => text[1..].split(quote).next(),
+        _ => text.split([' ', '>']).next(),
+    }
+}
+
+/// References `[text][name]` and `[name][]` of a document without their `[name]: target`, each with
+/// its line.
+fn undefined_references(text: &str) -> Vec<(usize, String)> {
+    let lines = || unfenced_lines(text);
+    let defined = lines().filter_map(|(_, line)| line.trim_start().strip_prefix('[')?.split_once("]: "));
+    let defined: BTreeSet<String> = defined.map(|(name, _)| name.to_lowercase()).collect();
+    // An indented line may be code, such as `a[0][1]`.
+    let faults = lines().filter(|(_, line)| !line.starts_with("    ")).flat_map(|(number, line)| {
+        let pieces =
+            line.split('`').step_by(2).flat_map(|text| text.match_indices("][").map(move |(at, _)| (text, at)));
+        let names = pieces.filter_map(|(text, at)| {
+            let name = text[at + 2..].split_once(']')?.0;
+            Some(if name.is_empty() { text[..at].rsplit('[').next()? } else { name })
+        });
+        let names = names.filter(|name| !defined.contains(&name.to_lowercase()));
+        names.map(move |name| (number, format!("there is no [{name}]: target"))).collect::<Vec<_>>()
+    });
+    faults.collect()
+}
+
+/// Lines outside of fenced blocks, each with its number.
+fn unfenced_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_fenced = false;
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        (!is_fenced && !is_fence).then_some((at + 1, line))
+    })
 }
 
 /// Anchors of a document's headings, as GitHub makes them.
@@ -209,5 +261,34 @@ mod tests {
         assert_eq!(wrong("# It is\n[a](../b.md#some-code-and-2-more) [b](../b.md#some-1) [c](#it-is) [d](a.md)"), []);
         let faults = [(1, "b.md has no heading #no".to_owned()), (1, "there is no c.md".into())];
         assert_eq!(wrong("[a](../b.md#no) [b](c.md#x)"), faults);
+    }
+
+    #[test]
+    fn links_of_every_form_lead_to_files_and_headings() {
+        let places = places(&["docs/a.md", "b.md", "docs/p.png"]);
+        let document = Path::new("docs/a.md");
+        let wrong = |text: &str| {
+            let texts = [("docs/a.md", text), ("b.md", "# Some\n")];
+            let documents = texts.map(|(file, text)| (PathBuf::from(file), text.to_owned())).into();
+            wrong_links(&places, &documents, document).into_iter().map(|(_, fault)| fault).collect::<Vec<_>>()
+        };
+        for form in [
+            "[r]: TARGET",
+            "  [r]: <TARGET> \"title\"",
+            "[r](TARGET \"title\")",
+            "<TARGET>",
+            "<a href=\"TARGET\">x</a>",
+            "<img alt=x src='TARGET'>",
+            "<a href=TARGET>x</a>",
+        ] {
+            for right in ["../b.md", "../b.md#some", "https://a.b/c.md"] {
+                assert_eq!(wrong(&form.replace("TARGET", right)), [""; 0], "{form} {right}");
+            }
+            assert_eq!(wrong(&form.replace("TARGET", "c.md")), ["there is no c.md"], "{form}");
+            assert_eq!(wrong(&form.replace("TARGET", "../b.md#no")), ["b.md has no heading #no"], "{form}");
+        }
+        assert_eq!(wrong("[x][r] [R][]\n`[x][y]` `a[0][1]`\n```\n[x][y]\n```\n    [x][z]\n\n[r]: p.png"), [""; 0]);
+        assert_eq!(wrong("[x][r] [y][]"), ["there is no [r]: target", "there is no [y]: target"]);
+        assert_eq!(wrong("`<c.md>` and `<a href=\"c.md\">` <user@a.rs> <NAME> <br>"), [""; 0]);
     }
 }

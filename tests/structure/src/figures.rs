@@ -12,8 +12,12 @@ const PERFORMANCE: &str = "docs/performance.md";
 /// Documents that may have older figures: the history.
 const HISTORY: &str = "CHANGELOG.md";
 
-/// Characters that may stand between the name of a ratio and its figure.
-const BETWEEN: [char; 6] = ['`', ' ', '|', ':', ')', '='];
+/// Marks and words that may stand between the name of a ratio and its figure.
+const BETWEEN: [char; 10] = ['`', ' ', '|', ':', ')', '=', '*', '_', ',', '~'];
+const LINKS: [&str; 8] = ["about ", "at ", "is ", "median ", "of ", "ratio ", "the ", "was "];
+
+/// Characters behind a name within which a number with decimals counts as its figure.
+const NEAR: usize = 32;
 
 /// Ratio by name: median, least and most, as the table has them.
 type Ratios<'a> = BTreeMap<&'a str, [f64; 3]>;
@@ -21,8 +25,9 @@ type Ratios<'a> = BTreeMap<&'a str, [f64; 3]>;
 /// Ratios in documents that differ from docs/performance.md, and another number of rounds in the
 /// README.
 ///
-/// A ratio is recognized by its name in backticks with a number after it: `` `name` 0.84``,
-/// `` (`name`) | 0.84 (0.64 to 0.86)``.
+/// A ratio is recognized by its name, in backticks or not. The figure behind it is a median, a range
+/// or both: `` `name` 0.84``, `` (`name`) | **0.84** (0.64 to 0.86)``, `name: 0.64-0.86`, `name
+/// between 0.64 and 0.86`. Another number with decimals near the name is a fault.
 ///
 /// # Errors
 ///
@@ -61,33 +66,133 @@ fn ratios(performance: &str) -> Ratios<'_> {
     performance.lines().filter_map(row).collect()
 }
 
-/// Figures after names of ratios in `line` that are others than the table's.
+/// Figures at names of ratios in `line` that are others than the table's, or have another form.
 fn wrong_figures(line: &str, ratios: &Ratios<'_>) -> impl Iterator<Item = String> {
-    let parts: Vec<_> = line.match_indices('`').map(|(at, _)| at).collect();
-    let named = parts.windows(2).filter_map(|ends| {
-        let name = &line[ends[0] + 1..ends[1]];
-        let (name, values) = ratios.get_key_value(name)?;
-        let text = line[ends[1]..].trim_start_matches(BETWEEN);
-        text.starts_with(|first: char| first.is_ascii_digit()).then_some((*name, values, text))
-    });
-    let wrong = named.filter_map(|(name, values, text)| {
-        let right = figures(values, text);
-        (!text.starts_with(&right)).then(|| format!("`{name}` is {right} in {PERFORMANCE}, not {text:.24}"))
-    });
-    wrong.collect::<Vec<_>>().into_iter()
+    let named = named_ratios(line, ratios);
+    let mut wrong = Vec::new();
+    let mut from = 0;
+    for (at, (start, name)) in named.iter().enumerate() {
+        if let Some(figure) = figure_before(&line[from..*start]) {
+            wrong.push(format!("{figure} is before its name `{name}`: write it behind"));
+        }
+        let end = named.get(at + 1).map_or(line.len(), |(start, _)| *start);
+        let text = &line[start + name.len()..end];
+        let (fault, length) = fault_behind(text, &ratios[name]);
+        wrong.extend(fault.map(|fault| format!("`{name}` {fault}")));
+        from = start + name.len() + length;
+    }
+    wrong.into_iter()
 }
 
-/// The figures as `text` writes them: with as many decimals as the number that it begins with, and
-/// the range where one follows: `0.84`, `0.84 (0.64 to 0.86)`.
-fn figures([median, least, most]: &[f64; 3], text: &str) -> String {
-    let end = text.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(text.len());
-    let (number, rest) = text.split_at(end);
-    let number = number.trim_end_matches('.');
-    let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    let has_range =
-        rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')).is_some_and(|(it, _)| it.contains(" to "));
-    let range = has_range.then(|| format!(" ({least:.decimals$} to {most:.decimals$})"));
-    format!("{median:.decimals$}{}", range.unwrap_or_default())
+/// Names of ratios that are whole words of `line`, each with its place.
+fn named_ratios<'a>(line: &str, ratios: &Ratios<'a>) -> Vec<(usize, &'a str)> {
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let mut named = Vec::new();
+    let mut from = 0;
+    for word in line.split(|letter: char| !is_of_name(letter)) {
+        // An underscore at both ends is emphasis.
+        let bare = word.trim_matches('_');
+        if let Some((name, _)) = ratios.get_key_value(bare) {
+            named.push((from + word.find(bare).unwrap_or(0), *name));
+        }
+        from += word.len() + line[from + word.len()..].chars().next().map_or(0, char::len_utf8);
+    }
+    named
+}
+
+/// The number with decimals that ends `text`: `` 0.84 (` ``, `0.84 for `.
+fn figure_before(text: &str) -> Option<&str> {
+    let text = text.trim_end_matches(['`', '(', ' ', '*', '_', '[']);
+    let text = ["for", "in", "of"].iter().find_map(|word| text.strip_suffix(word)).unwrap_or(text);
+    let text = text.trim_end_matches([' ', '*', '_']);
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    let number = &text[number.len()..];
+    (number.starts_with(|first: char| first.is_ascii_digit()) && number.contains('.')).then_some(number)
+}
+
+/// The fault of the figure that `text` begins with, behind a name, and the figure's length.
+fn fault_behind(text: &str, values: &[f64; 3]) -> (Option<String>, usize) {
+    let mut rest = text.trim_start_matches(BETWEEN);
+    while let Some(behind) = LINKS.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = behind.trim_start_matches(BETWEEN);
+    }
+    let Some((figure, behind)) = Figure::read(rest) else {
+        let near: String = text.chars().take(NEAR).collect();
+        // The next clause is of something else.
+        let near = near.split([';', '(']).next().and_then(|near| near.split(". ").next()).unwrap_or("");
+        return (has_decimals(near).then(|| format!("is near a figure that has no known form: {near}")), 0);
+    };
+    let fault = figure.fault(values).or_else(|| {
+        let inner = behind.trim_start_matches(['*', '_', '`', ' ']).strip_prefix('(')?.split(')').next()?;
+        let is_other = inner.contains("goal") || inner.contains("bit/s") || !has_decimals(inner);
+        (!is_other).then(|| format!("has a range that has no known form: {inner}"))
+    });
+    (fault, text.len() - behind.len())
+}
+
+/// Whether a number with decimals is in `text`.
+fn has_decimals(text: &str) -> bool {
+    let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let bytes = text.as_bytes();
+    (1..bytes.len()).any(|at| bytes[at] == b'.' && is_digit(bytes.get(at - 1)) && is_digit(bytes.get(at + 1)))
+}
+
+/// Numbers of a figure, as they are written.
+#[derive(Debug, PartialEq)]
+struct Figure<'a> {
+    median: Option<&'a str>,
+    range: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Figure<'a> {
+    /// The figure that `text` begins with, and the text behind it.
+    fn read(text: &'a str) -> Option<(Self, &'a str)> {
+        if let Some((range, rest)) = range(text) {
+            return Some((Self { median: None, range: Some(range) }, rest));
+        }
+        let (median, rest) = number(text)?;
+        let behind = rest.trim_start_matches([' ', '(', ',', '*', '_', '`', '|', '[']);
+        // A space at least, else it is a unit or a list.
+        let found = range(behind).filter(|_| behind.len() < rest.len());
+        let (range, rest) = found.map_or((None, rest), |(range, rest)| (Some(range), rest));
+        Some((Self { median: Some(median), range }, rest))
+    }
+
+    /// The numbers that differ from median, least and most.
+    fn fault(&self, [median, least, most]: &[f64; 3]) -> Option<String> {
+        let (low, high) = self.range.unzip();
+        let pairs = [(self.median, median), (low, least), (high, most)];
+        let pairs = pairs.into_iter().filter_map(|(number, value)| number.map(|number| (number, value)));
+        let (written, right): (Vec<_>, Vec<_>) = pairs
+            .map(|(number, value)| {
+                let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+                (number.to_owned(), format!("{value:.decimals$}"))
+            })
+            .unzip();
+        (written != right).then(|| format!("is {} in {PERFORMANCE}, not {}", right.join(" "), written.join(" ")))
+    }
+}
+
+/// The number that `text` begins with, without its emphasis, and the text behind both.
+fn number(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start_matches(['*', '_']);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let number = text[..end].trim_end_matches('.');
+    let is_number = number.starts_with(|first: char| first.is_ascii_digit());
+    is_number.then(|| (number, text[number.len()..].trim_start_matches(['*', '_'])))
+}
+
+/// The range that `text` begins with: `0.64 to 0.86`, `0.64-0.86`, `between 0.64 and 0.86`.
+fn range(text: &str) -> Option<((&str, &str), &str)> {
+    let (inner, separators) = match text.strip_prefix("between ") {
+        Some(inner) => (inner, &["and"][..]),
+        None => (text, &["to", "-", "–", "—", "..."][..]),
+    };
+    let (low, rest) = number(inner)?;
+    let rest = rest.trim_start();
+    let rest = separators.iter().find_map(|separator| rest.strip_prefix(separator))?;
+    let (high, rest) = number(rest.trim_start())?;
+    Some(((low, high), rest))
 }
 
 #[cfg(test)]
@@ -122,5 +227,54 @@ mod tests {
         }
         assert_eq!(wrong("(`a_vs_b`) | 0.84 (0.65 to 0.86)").len(), 1);
         assert_eq!(wrong("`a_vs_b` 0.8, `c_vs_d` = 1.5"), ["`c_vs_d` is 1.4 in docs/performance.md, not 1.5"]);
+    }
+
+    #[test]
+    fn other_forms_of_ranges_and_names_are_compared() {
+        let ratios = ratios(TABLE);
+        let wrong = |line: &str| wrong_figures(line, &ratios).collect::<Vec<_>>();
+        for form in [
+            "`a_vs_b` 0.84 (0.64-LAST)",
+            "`a_vs_b` 0.84 (0.64–LAST)",
+            "`a_vs_b` 0.84, between 0.64 and LAST of it",
+            "`a_vs_b` between 0.64 and LAST",
+            "`a_vs_b`: 0.64 to LAST",
+            "`a_vs_b` | 0.84 | 0.64 – LAST |",
+            "| a_vs_b | **0.84** (*0.64* to _LAST_) |",
+            "`a_vs_b` **0.84** (**0.64 to LAST**)",
+            "**`a_vs_b`** is about LAST0, `c_vs_d` 1.4",
+            "c_vs_d (1.30 to 1.64), `a_vs_b` = *LAST0*",
+        ] {
+            // A median is written as LAST0.
+            let right = form.replace("LAST0", "0.84").replace("LAST", "0.86");
+            assert_eq!(wrong(&right), [""; 0], "{right}");
+            let other = form.replace("LAST0", "0.94").replace("LAST", "0.96");
+            assert_eq!(wrong(&other).len(), 1, "{other}");
+        }
+    }
+
+    #[test]
+    fn figures_of_another_form_are_faults() {
+        let ratios = ratios(TABLE);
+        let wrong = |line: &str| wrong_figures(line, &ratios).collect::<Vec<_>>();
+        for fault in [
+            "0.84 (`a_vs_b`)",
+            "0.84 for `a_vs_b`",
+            "`a_vs_b` gives us 0.84",
+            "| `a_vs_b` | x0.84 |",
+            "`a_vs_b` 0.84 (0.64 .. 0.86)",
+            "`a_vs_b` 0.84 (0.64 or 0.86)",
+        ] {
+            assert_eq!(wrong(fault).len(), 1, "{fault}");
+        }
+        for right in [
+            "`a_vs_b` in [performance.md](../performance.md)). At 1.5",
+            "`a_vs_b_too` 0.1 and x_a_vs_b 0.2",
+            "(`a_vs_b` 0.84), and without: `c_vs_d` | 1.397",
+            "`a_vs_b` 0.842 (goal: 1.4); 3.5",
+            "`a_vs_b` 0.842 (13.9 Gbit/s), `c_vs_d` 1.40",
+        ] {
+            assert_eq!(wrong(right), [""; 0], "{right}");
+        }
     }
 }

@@ -3,11 +3,10 @@
 use proc_macro2::{Delimiter, Literal, TokenStream, TokenTree};
 
 /// Macros with a message.
-const MACROS: [&str; 16] = [
+const MACROS: [&str; 15] = [
     "anyhow",
     "bail",
     "debug",
-    "ensure",
     "eprint",
     "eprintln",
     "error",
@@ -20,6 +19,19 @@ const MACROS: [&str; 16] = [
     "unimplemented",
     "unreachable",
     "warn",
+];
+
+/// Macros with a message behind a condition or values: their number.
+const ASSERTIONS: [(&str, usize); 9] = [
+    ("assert", 1),
+    ("assert_eq", 2),
+    ("assert_ne", 2),
+    ("debug_assert", 1),
+    ("debug_assert_eq", 2),
+    ("debug_assert_ne", 2),
+    ("ensure", 1),
+    ("prop_assert", 1),
+    ("prop_assert_eq", 2),
 ];
 
 /// Methods with a message.
@@ -49,6 +61,14 @@ fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
             {
                 add_literals(group.stream(), found);
             }
+            ([.., TokenTree::Ident(name), TokenTree::Punct(mark)], _)
+                if mark.as_char() == '!'
+                    && let Some((_, values)) = ASSERTIONS.iter().find(|(assertion, _)| name == assertion) =>
+            {
+                let (values, message) = split_arguments(group.stream(), *values);
+                add_messages(values, found);
+                add_literals(message, found);
+            }
             ([.., TokenTree::Punct(dot), TokenTree::Ident(name)], Delimiter::Parenthesis)
                 if dot.as_char() == '.' && METHODS.contains(&&*name.to_string()) =>
             {
@@ -68,6 +88,16 @@ fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
             _ => add_messages(group.stream(), found),
         }
     }
+}
+
+/// The first arguments of a macro, and those behind them.
+fn split_arguments(tokens: TokenStream, number: usize) -> (TokenStream, TokenStream) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(mark) if mark.as_char() == ',');
+    let mut commas = (0..tokens.len()).filter(|at| is_comma(&tokens[*at]));
+    let end = commas.nth(number - 1).unwrap_or(tokens.len());
+    let (first, others) = tokens.split_at(end);
+    (first.iter().cloned().collect(), others.iter().cloned().collect())
 }
 
 /// Help texts of an attribute: `help = "text"`.
@@ -119,11 +149,16 @@ mod tests {
             fn f() -> Result<()> {
                 info!(qpn = %qpn, "three");
                 if tracing::warn!("four") { x.expect("five"); }
-                assert!(y.z().expect(r#"six"#), "no");
-                ensure!(a == "seven", "eight");
+                assert!(y.z("no", "no").expect(r#"six"#) == "no", "seven");
+                ensure!(a == "no", "eight");
+                assert_eq!(a, f("no", 1), "nine {}", g("ten"));
+                if debug_assert_ne!("no", "no") { prop_assert!(["no", "no"] == a) }
                 expect("no");
             }"##;
-        assert_eq!(messages(text), ["one {0}", "two", "three", "four", "five", "six", "seven", "eight"]);
+        assert_eq!(
+            messages(text),
+            ["one {0}", "two", "three", "four", "five", "six", "seven", "eight", "nine {}", "ten"]
+        );
         assert_eq!(messages("fn {"), [""; 0]);
     }
 }

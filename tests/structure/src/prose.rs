@@ -28,6 +28,9 @@ const TRAILING: [&str; 2] = ["too", "then"];
 /// Words that make "then" a time: "until then", "now and then".
 const TIMES: [&str; 7] = ["and", "before", "by", "just", "since", "till", "until"];
 
+/// Marks that end a sentence or a part of it.
+const MARKS: [char; 4] = ['.', ';', ':', ')'];
+
 /// Counts of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prose {
@@ -35,7 +38,7 @@ pub(crate) struct Prose {
     pub(crate) people: usize,
     pub(crate) clauses: usize,
     pub(crate) trailing: usize,
-    /// People words and free relatives in logs, errors and expectations.
+    /// People words, free relatives and trailing words in messages.
     pub(crate) in_messages: usize,
     pub(crate) comment_lines: usize,
     pub(crate) long_lines: usize,
@@ -53,15 +56,17 @@ impl Prose {
         prose
     }
 
-    /// Counts the messages of Rust source: logs, errors, expectations.
+    /// Counts the messages of Rust source: logs, errors, expectations. The last word of a message is
+    /// that of a sentence.
     pub(crate) fn of_messages(text: &str) -> Self {
         let mut words = Self::default();
         for message in messages(text) {
             // Insertions are no prose.
             let parts = message.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
             parts.for_each(|part| words.add_words(part));
+            words.trailing += usize::from(ends_trailing(&message));
         }
-        Self { in_messages: words.people + words.clauses, ..Self::default() }
+        Self { in_messages: words.people + words.clauses + words.trailing, ..Self::default() }
     }
 
     /// Counts the comments of C source, `/* */` and `//`.
@@ -77,13 +82,16 @@ impl Prose {
         prose
     }
 
-    /// Counts the comments of a script or of settings, `#`.
+    /// Counts the comments of a script or of settings, `#`, also behind code. The width counts of
+    /// lines that are comments.
     pub(crate) fn of_hash_comments(text: &str) -> Self {
-        Self::of_comments(text, SCRIPT_WIDTH, |line| {
+        let mut prose = Self::of_comments(text, SCRIPT_WIDTH, |line| {
             line.strip_prefix('#')
                 .filter(|comment| !comment.starts_with('!'))
                 .map(|comment| comment.trim_start_matches('#'))
-        })
+        });
+        text.lines().filter_map(comment_behind).for_each(|comment| prose.add_words(comment));
+        prose
     }
 
     /// Counts the comments that `comment_of` finds in lines without their indentation.
@@ -154,16 +162,46 @@ impl fmt::Display for Prose {
     }
 }
 
+/// The comment behind code of a script or of settings, if a space is before it and it is in no
+/// quotes that the line has. An apostrophe that nothing closes is none.
+fn comment_behind(line: &str) -> Option<&str> {
+    let mut quote = None;
+    let mut is_escaped = false;
+    let mut before = ' ';
+    for (at, letter) in line.char_indices() {
+        match quote {
+            _ if is_escaped => is_escaped = false,
+            _ if letter == '\\' => is_escaped = true,
+            Some(open) if letter == open => quote = None,
+            None if ['"', '\''].contains(&letter) && line[at + 1..].contains(letter) => quote = Some(letter),
+            None if letter == '#' && before.is_whitespace() && !line[..at].trim().is_empty() => {
+                return Some(line[at..].trim_start_matches('#'));
+            }
+            _ => {}
+        }
+        before = letter;
+    }
+    None
+}
+
 /// Number of [`TRAILING`] words in a text.
 fn trailing(text: &str) -> usize {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let is_trailing = |at: usize| {
-        let word = words[at].to_lowercase();
-        let bare = word.trim_end_matches(['.', ';', ':', ')']);
-        let before = at.checked_sub(1).map_or("", |before| words[before]).to_lowercase();
-        bare != word && TRAILING.contains(&bare) && !(bare == "then" && TIMES.contains(&before.as_str()))
-    };
-    (0..words.len()).filter(|at| is_trailing(*at)).count()
+    let has_mark = |at: &usize| words[*at].ends_with(MARKS);
+    (0..words.len()).filter(has_mark).filter(|at| is_trailing(&words[..=*at])).count()
+}
+
+/// Whether a text without a mark at its end has one of [`TRAILING`] there.
+fn ends_trailing(text: &str) -> bool {
+    !text.ends_with(MARKS) && is_trailing(&text.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Whether the last word is one of [`TRAILING`] without one of [`TIMES`] before it.
+fn is_trailing(words: &[&str]) -> bool {
+    let lower = |back: usize| words.iter().rev().nth(back).map_or(String::new(), |word| word.to_lowercase());
+    let (last, before) = (lower(0), lower(1));
+    let last = last.trim_end_matches(MARKS);
+    TRAILING.contains(&last) && !(last == "then" && TIMES.contains(&before.as_str()))
 }
 
 /// Prose by place: comments and messages of the files below the longest of `folders` that has them,
@@ -240,7 +278,15 @@ mod tests {
     fn the_first_line_of_a_script_and_its_commands_do_not_count() {
         let text = "#!/bin/sh\n# Someone reads.\n## what\nwho=1 # kept short\n  # last\n";
         let prose = Prose::of_hash_comments(text);
-        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (4, 1, 1, 3));
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (6, 1, 1, 3));
+    }
+
+    #[test]
+    fn comments_behind_code_of_scripts_and_settings_count() {
+        let text = "key = 1  # who reads\nrun \"a # who\" 'b # who' # kept, too.\necho a#who $# # what\n\
+                    it's = 2\t# somebody\ntext = \"it's\" # nobody\nsed 's#who#b#' x\n";
+        let prose = Prose::of_hash_comments(text);
+        assert_eq!((prose.words, prose.people, prose.clauses, prose.trailing, prose.comment_lines), (7, 3, 1, 1, 0));
     }
 
     #[test]
@@ -260,5 +306,13 @@ mod tests {
     fn messages_count_without_their_insertions() {
         let text = "fn f() { error!(%who, \"nobody reads {what} that came\"); } // a comment: \"who\"";
         assert_eq!(Prose::of_messages(text).in_messages, 1);
+    }
+
+    #[test]
+    fn messages_of_assertions_and_last_words_of_messages_count() {
+        let text = "fn f() { assert!(a == \"who\", \"it is nobody\"); assert_eq!(a, b(\"who\"), \"what comes\"); \
+                    ensure!(x(\"who\"), \"the other, too\"); info!(\"it ends then; now\"); warn!(\"until then\"); \
+                    bail!(\"lost then.\"); error!(\"{then} too {x}\"); }";
+        assert_eq!(Prose::of_messages(text).in_messages, 5);
     }
 }

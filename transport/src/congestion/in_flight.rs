@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(all.room(), 32 - 2, "those of the last two generations count");
         assert_eq!(all.next_in_line(), Some(1));
         all.admit(&mut other);
-        assert_eq!(all.grant(&mut slow), 30 - 16, "what was promised is kept");
+        assert_eq!(all.grant(&mut slow), 30 - 16, "the promise is kept");
         assert_eq!(all.grant(&mut other), 30);
         all.count(&mut slow, 0);
         assert_eq!(all.room(), 32, "it is not taken off twice");

@@ -157,7 +157,7 @@ mod tests {
         let mut changes = KeyChanges::default();
         changes.want(Waiter::Requester, KeyRequest::InvalidateLocally(MrKey(1)));
         changes.want(Waiter::Responder, KeyRequest::InvalidateRemotely(MrKey(2)));
-        assert_eq!(changes.finish(0), None, "nobody was asked yet");
+        assert_eq!(changes.finish(0), None, "no question was sent yet");
         assert_eq!(changes.take_wish(7), Some(KeyRequest::InvalidateLocally(MrKey(1))));
         assert_eq!(changes.take_wish(8), Some(KeyRequest::InvalidateRemotely(MrKey(2))));
         assert!(!changes.has_wish() && changes.take_wish(9).is_none());

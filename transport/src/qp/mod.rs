@@ -173,7 +173,7 @@ impl Qp {
     /// If the queue pair has fewer scatter/gather entries.
     #[must_use]
     pub fn with_srq(mut self, srq: &SrqConfig) -> Self {
-        assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
+        assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "taken work must fit");
         self.base.srq = Some(*srq);
         self
     }

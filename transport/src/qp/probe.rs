@@ -308,7 +308,7 @@ mod tests {
         assert!(!probe.take_asking(now + usual - Nanos(1)) && probe.take_asking(now + usual));
         assert!(!probe.take_due(now + usual));
         probe.on_solicited(now + usual, FLOOR);
-        assert_eq!(probe.deadline(), now + usual + patience, "the probe, if nobody answers");
+        assert_eq!(probe.deadline(), now + usual + patience, "the probe, without an answer");
     }
 
     /// A packet that asks after all gives its answer a full wait.
@@ -321,7 +321,7 @@ mod tests {
         probe.on_asked(PSN.plus(2), PSN.plus(2), Nanos(70_000), FLOOR);
         assert_eq!(probe.deadline(), Nanos(170_000));
         probe.on_unasked(PSN.plus(3), Nanos(90_000), FLOOR);
-        assert_eq!(probe.deadline(), Nanos(170_000), "what follows does not put it off");
+        assert_eq!(probe.deadline(), Nanos(170_000), "later packets do not put it off");
         probe.on_progress(PSN.plus(3), Nanos(120_000), FLOOR);
         assert!(probe.asks_late(), "the last was not asked about");
         assert_eq!(probe.deadline(), Nanos(220_000));

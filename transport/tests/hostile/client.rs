@@ -80,7 +80,7 @@ impl App for Client {
             loop {
                 let (wr_id, signaled) = posted.sends.pop_front().expect("posted, and not complete yet");
                 if wr_id == cqe.wr_id {
-                    assert!(signaled || posted.signal_all || status != Status::Success, "nobody asked for it");
+                    assert!(signaled || posted.signal_all || status != Status::Success, "it was not asked for");
                     break;
                 }
                 assert!(!signaled && !posted.signal_all, "{wr_id} is complete before {}", cqe.wr_id);

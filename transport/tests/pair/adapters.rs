@@ -91,7 +91,7 @@ impl Adapter {
                     return vec![];
                 }
             } else if (known.0, known.1, known.2, &known.3) != (packet.bth.opcode, va, length, &payload) || *at != psn {
-                assert!(empty, "PSN {psn}: neither what was sent nor a question");
+                assert!(empty, "PSN {psn}: neither a sent packet nor a question");
                 assert!(psn < self.expected, "a question that would be executed: {psn}");
                 self.questions += 1;
             }
@@ -418,7 +418,7 @@ fn an_adapter_that_goes_back_is_served_as_the_rules_say() {
                     }
                     (Operation::ReadResponse | Operation::AtomicAck, _) => {
                         let piece = wants(said).expect("a READ or an atomic operation").clone();
-                        assert!(said < missing, "seed {seed}: answers what did not come");
+                        assert!(said < missing, "seed {seed}: answers a packet that did not come");
                         if let Some(aeth) = aeth {
                             assert_eq!(aeth.msn, piece.message, "seed {seed}");
                         }

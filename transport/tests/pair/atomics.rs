@@ -339,7 +339,7 @@ fn a_fenced_request_waits_for_the_atomic_operations_before_it() {
     pair.settle();
     let place = |wanted| pair.trace.iter().position(|(_, opcode, _)| *opcode == wanted).expect("sent");
     assert!(place(opcode::RC_ATOMIC_ACK) < place(opcode::RC_WRITE_ONLY));
-    assert_eq!(number_at(&pair, 1, 8192), number_at(&pair, 0, 64), "it carries what was found");
+    assert_eq!(number_at(&pair, 1, 8192), number_at(&pair, 0, 64), "it carries the earlier value");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn an_ack_does_not_answer_an_atomic_request() {
     let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 1 });
     let frame = forged(&pair, &Headers { aeth, ..Headers::new(bth(&pair, opcode::RC_ACK)) }, &[]);
     assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
-    assert_eq!(pair.hosts[1].take(), [], "it waits for what was found");
+    assert_eq!(pair.hosts[1].take(), [], "it waits for the earlier value");
     assert_eq!(pair.hosts[1].count(QpCount::ImpliedNak), 1);
     pair.settle();
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);

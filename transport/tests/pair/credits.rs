@@ -135,7 +135,7 @@ fn a_receive_that_is_posted_after_the_count_ran_out_is_offered_at_once() {
     pair.hosts[1].post_recv(1, &[sge(0, 100)]);
     pair.settle();
     assert_eq!(codes(&pair, 1), [0, 1]);
-    assert_eq!(pair.answers[0].1, pair.answers[1].1, "it acknowledges what is acknowledged");
+    assert_eq!(pair.answers[0].1, pair.answers[1].1, "it repeats the acknowledgment");
     (2..20).for_each(|id| pair.hosts[1].post_recv(id, &[sge(0, 100)]));
     pair.settle();
     assert_eq!(codes(&pair, 1), [0, 1], "the peer has one");

@@ -301,7 +301,7 @@ fn a_queue_pair_that_goes_while_it_waits_for_an_address_handle_waits_no_more() {
         let endpoint = &mut pair.hosts[0].endpoint;
         let qp = endpoint.remove_qp(qpn).expect("it is there");
         endpoint.set_ah_path(0, PathState::Resolving, 1024);
-        assert!(!endpoint.wants_transmit(), "nobody waits");
+        assert!(!endpoint.wants_transmit(), "no packet waits");
         endpoint.insert_qp(qp).expect("its place is free");
     }
     pair.settle();

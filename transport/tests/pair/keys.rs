@@ -171,7 +171,7 @@ fn a_local_operation_keeps_its_place() {
     }
     assert_eq!(pair.hosts[1].take(), [(2, Status::Success), (3, Status::Success)]);
     assert!(!pair.run(LIMIT, no_fault) || pair.sent(1, Operation::Write) == 5);
-    assert_eq!(pair.sent(1, Operation::Write), 5, "what stands behind waits");
+    assert_eq!(pair.sent(1, Operation::Write), 5, "the work behind it waits");
     // Meanwhile the other direction goes on.
     assert_eq!(write_ends(&mut pair, KEY, 0, 3000), Status::Success);
     pair.hosts[1].holds_keys = false;

@@ -82,7 +82,7 @@ fn a_reset_queue_pair_is_as_new() {
         host.endpoint.modify_qp(host.qpn, attribute::STATE, &QpAttributes::default(), None).expect("from anywhere");
     }
     pair.settle();
-    assert!(pair.hosts[0].take().is_empty(), "what was posted is forgotten");
+    assert!(pair.hosts[0].take().is_empty(), "posted work is forgotten");
     pair.connect();
     pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 50_000)], 0));
     pair.settle();
@@ -100,7 +100,7 @@ fn a_removed_queue_pair_leaves_nothing_behind() {
     host.endpoint.remove_qp(host.qpn).expect("there");
     assert!(!host.endpoint.wants_transmit());
     assert_eq!(host.endpoint.poll_timeout(), Nanos::NEVER);
-    assert!(host.endpoint.counters().get(QpCount::RequestPackets) > 0, "what it counted is kept");
+    assert!(host.endpoint.counters().get(QpCount::RequestPackets) > 0, "its counts are kept");
     assert_eq!(host.endpoint.set_path(host.qpn, PathState::Resolving), Err(Reject::NoSuchQp(host.qpn)));
 }
 

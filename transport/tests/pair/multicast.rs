@@ -305,6 +305,6 @@ fn members_elsewhere_are_known_and_there_is_room_for_so_many() {
     assert_eq!(endpoint.attach(nobody, gid), Err(Reject::NoSuchQp(nobody)));
     assert!(endpoint.detach(own, gid));
     let elsewhere = frame(&pair, gid, Qpn::MULTICAST, opcode::UD_SEND_ONLY);
-    assert_eq!(pair.deliver(1, &elsewhere), Disposition::Accepted, "whoever got it passes it on");
+    assert_eq!(pair.deliver(1, &elsewhere), Disposition::Accepted, "each receiver passes it on");
     assert!(pair.hosts[1].drops().is_empty() && pair.hosts[1].take().is_empty());
 }

@@ -41,7 +41,7 @@ fn messages_that_follow_each_other_ask_now_and_then() {
     // One in 50 us is one for five or six.
     assert!((150..=250).contains(&acks), "{acks} ACKs for 1000 messages");
     assert_eq!(pair.hosts[0].count(QpCount::AckRequested), 1, "the last, which none followed");
-    assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
+    assert!(pair.hosts[0].take().is_empty(), "no client hears of them");
 }
 
 /// Where a probe would have to ask each time, the messages do, but for one now and then that finds

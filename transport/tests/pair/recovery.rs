@@ -45,7 +45,7 @@ fn a_lost_middle_is_asked_for_once_and_sent_again() {
         assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
         assert_eq!(pair.hosts[0].count(QpCount::SequenceNakReceived), 1);
         assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
-        assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 3, "it and what followed");
+        assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 3, "it and the packets behind it");
     }
 }
 
@@ -171,7 +171,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
     assert_eq!(pair.hosts[1].take(), [(5, Status::Success)]);
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
-    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 0, "what follows an RNR NAK is not complained of");
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 0, "packets behind an RNR NAK get no NAK");
     assert!(pair.now - start >= Nanos::from_micros(640 * 3));
 }
 

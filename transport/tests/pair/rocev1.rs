@@ -64,7 +64,7 @@ fn every_service_goes_by_rocev1() {
 fn a_connection_does_not_hear_the_other_version() {
     for rocev1 in [[false, true], [true, false]] {
         assert_eq!(converse(ServiceType::Rc, false, rocev1)[0], Status::TransportRetryExceeded);
-        assert_eq!(converse(ServiceType::Uc, false, rocev1), [Status::Success], "sent, and heard by nobody");
+        assert_eq!(converse(ServiceType::Uc, false, rocev1), [Status::Success], "sent, and received by no peer");
         assert_eq!(converse(ServiceType::Ud, false, rocev1), [Status::Success; 2]);
     }
 }

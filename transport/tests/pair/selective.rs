@@ -415,7 +415,7 @@ fn known(recovery: [RecoveryConfig; 2]) -> Pair {
 fn a_peer_that_keeps_is_found_out_and_sent_one_packet_again() {
     let mut pair = known([RecoveryConfig::default(); 2]);
     let [again, 0, 0] = write_far(&mut pair, 400, &[100]) else { panic!("the NAK is enough: {:?}", repairs(&pair)) };
-    assert!((2..=90).contains(&again), "what was under way, at most: {again}");
+    assert!((2..=90).contains(&again), "at most the packets under way: {again}");
     assert_eq!(write_far(&mut pair, 400, &[100]), [1, 0, 0]);
     assert_eq!(write_far(&mut pair, 400, &[30, 60, 230]), [3, 0, 0]);
     assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 5);
@@ -505,7 +505,7 @@ fn an_ack_for_one_packet_and_not_one_more_says_that_nothing_is_kept() {
     // Packet 95 was the last that asked for an ACK and got it.
     let lost: Vec<usize> = (100..200).collect();
     let (repairs, took) = write_far_in(&mut pair, 200, &lost);
-    assert_eq!(repairs, [101, 0, 1], "the probe, and what was lost, once");
+    assert_eq!(repairs, [101, 0, 1], "the probe and the lost packets, once");
     assert!(took < WHOLE + Nanos::from_micros(6 * 50), "{took:?}");
 }
 

@@ -348,7 +348,7 @@ fn a_receive_into_foreign_memory_ends_the_queue_pair() {
     assert_eq!(pair.hosts[1].take(), [(1, Status::LocalProtection), (2, Status::WorkRequestFlushed)]);
     assert_eq!((pair.hosts[1].state(), pair.hosts[1].count(QpCount::LocalProtection)), ("ERR", 1));
     assert!(pair.hosts[1].endpoint.poll_event().is_some());
-    assert!(pair.trace.iter().all(|(from, ..)| *from == 0), "nobody is told but the client");
+    assert!(pair.trace.iter().all(|(from, ..)| *from == 0), "only the client is told");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn a_limit_on_locked_memory_is_named() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).expect("a limit");
     setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, hard).expect("lowering is always allowed");
     let result = without(&pair, &[Capability::CAP_IPC_LOCK], || NicQueue::open(&config()).map(drop));
-    setrlimit(Resource::RLIMIT_MEMLOCK, soft, hard).expect("back to what it was");
+    setrlimit(Resource::RLIMIT_MEMLOCK, soft, hard).expect("back to the earlier value");
     let error = result.expect_err("512 frames are 2 MiB");
     assert!(matches!(error, XdpError::LockedMemory { bytes: 2_097_152, .. }), "{error:?}");
     assert!(error.to_string().contains("CAP_IPC_LOCK"), "{error}");

@@ -138,7 +138,7 @@ fn requests_in_flight_at_the_rnr_nak_are_not_attributed_to_it() {
         // 0.64 ms after the first NAK; the other came while that time ran.
         frames[nak + 3].at_ns = frames[nak].at_ns + 700_000;
     });
-    assert_eq!(rules, [""; 0], "it was refused too");
+    assert_eq!(rules, [""; 0], "it was refused as well");
 }
 
 #[test]
