@@ -205,9 +205,10 @@ impl Clients {
     /// Sets the limits that can change while the daemon runs: those of each client, and of the
     /// connection manager. A session with more than they allow keeps its objects.
     pub fn set_limits(&mut self, limits: &LimitsConfig) {
-        self.registry.limits.client = limits.client.clone();
-        self.registry.ledger.set_limits(&limits.account);
-        self.registry.cm.set_limits(limits.cm);
+        let LimitsConfig { clients: _, account, client, device: _, cm } = limits;
+        self.registry.limits.client = client.clone();
+        self.registry.ledger.set_limits(account);
+        self.registry.cm.set_limits(*cm);
     }
 
     /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;

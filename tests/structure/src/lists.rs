@@ -88,7 +88,7 @@ struct Section {
     keys: Vec<(String, bool)>,
 }
 
-/// Sections that `compare!` and `add` have, in order.
+/// Sections that `section!` and `add` have, in order.
 ///
 /// # Errors
 ///
@@ -96,21 +96,20 @@ struct Section {
 fn sections(source: &str) -> Result<Vec<Section>> {
     let source = source.split("#[cfg(test)]").next().unwrap_or("");
     let mut sections = Vec::new();
-    for call in source.split("compare!(").skip(1) {
-        let (_, rest) = call.split_once('"').context("compare! without a section")?;
-        let (name, rest) = rest.split_once('"').context("compare! without a section")?;
-        let (_, rest) = rest.split_once('{').context("compare! without keys")?;
-        let (body, _) = rest.split_once('}').context("compare! without keys")?;
+    for call in source.split("section!(").skip(1) {
+        let (_, rest) = call.split_once('"').context("section! without a section")?;
+        let (name, rest) = rest.split_once('"').context("section! without a section")?;
+        let (_, rest) = rest.split_once('{').context("section! without keys")?;
+        let (body, _) = rest.split_once('}').context("section! without keys")?;
         let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let keys = lines.split(',').filter_map(|key| key.split_once("=>"));
         let keys = keys.map(|(key, effect)| (key.trim().to_owned(), effect.trim() != "Restart")).collect();
-        let name = name.split('[').next().unwrap_or(name).to_owned();
-        sections.push(Section { name, keys });
+        sections.push(Section { name: name.to_owned(), keys });
     }
     ensure!(sections.len() > 5, "{CHANGES} has no sections");
     let mut calls = source.lines().filter(|line| line.contains("changes.add(\""));
     let outside = calls.find(|line| !line.ends_with("Effect::Restart);"));
-    ensure!(outside.is_none(), "{CHANGES} applies a key outside of compare!: {outside:?}");
+    ensure!(outside.is_none(), "{CHANGES} applies a key outside of section!: {outside:?}");
     Ok(sections)
 }
 
@@ -155,17 +154,17 @@ mod tests {
 
     #[test]
     fn applied_keys_are_those_without_a_restart() {
-        let source = "compare!(c, \"log\", a, b, L { level => Apply, target => Restart, });
-            compare!(c, \"admin\", a, b, A { socket => Restart, });
-            compare!(c, \"net\", a, b, N { x => Apply, });
-            compare!(c, \"limits.client\", a, b, C {
+        let source = "section!(\"log\", L { level => Apply, target => Restart, });
+            section!(\"admin\", A { socket => Restart, });
+            section!(\"net\", N { x => Apply, });
+            section!(\"limits.client\", C {
                 qps => Apply,
                 // Tables, of that size.
                 cqs => Restart,
                 mrs => Apply,
             });
-            compare!(c, \"limits.device\", a, b, D { qps => Restart, });
-            compare!(self, &format!(\"device[{at}]\"), a, b, D { x => Restart, y => Attach, z => Attach, });
+            section!(\"limits.device\", D { qps => Restart, });
+            section!(\"device\", D { x => Restart, y => Attach, z => Attach, });
             changes.add(\"limits\", \"clients\", Effect::Restart);";
         let applied = applied_keys(&sections(source).expect("the usual form"));
         assert_eq!(applied, "log.level, [net], [limits.client] except cqs, and of a device y and z");
