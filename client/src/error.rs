@@ -319,7 +319,8 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
                 .into()
         }
         Refusal::BadFile => format!(
-            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for the requested access",
+            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that is as long as the \
+             memory, open for the requested access",
             errno(first)
         ),
         Refusal::Multicast => {
