@@ -1,5 +1,6 @@
 //! Facts that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md,
-//! keys that a reload applies, at the head of config/roced.toml, and the version of the client ABI.
+//! keys that a reload applies, at the head of config/roced.toml, the version of the client ABI, and
+//! scripts, which CONTRIBUTING.md names.
 
 use std::{fs, path::Path};
 
@@ -26,6 +27,12 @@ const ABI: &str = "shared/abi/src/lib.rs";
 /// The document that begins with that version.
 const ABI_DOCUMENT: &str = "docs/client-abi.md";
 
+/// The folder of scripts.
+const SCRIPTS: &str = "scripts";
+
+/// The document that names every script.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
 /// Lists and versions that differ.
 ///
 /// # Errors
@@ -49,7 +56,20 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
     if !read(ABI_DOCUMENT)?.contains(&format!("**Version {version}.**")) {
         broken.push(format!("{ABI_DOCUMENT} does not say \"**Version {version}.**\", the VERSION of {ABI}"));
     }
+    let contributing = read(CONTRIBUTING)?;
+    for script in fs::read_dir(workspace.join(SCRIPTS)).context(SCRIPTS)? {
+        let script = format!("{SCRIPTS}/{}", script?.file_name().display());
+        if !names(&contributing, &script) {
+            broken.push(format!("{CONTRIBUTING} does not name {script}"));
+        }
+    }
     Ok(broken)
+}
+
+/// Whether the document has the name, alone or with arguments, in backticks or in a block.
+fn names(document: &str, script: &str) -> bool {
+    let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric() || ['-', '/', '_'].contains(&next));
+    document.match_indices(script).any(|(at, _)| ends(&document[at + script.len()..]))
 }
 
 /// Value of the constant `VERSION`.
@@ -170,6 +190,12 @@ mod tests {
         assert_eq!(applied, "log.level, [net], [limits.client] except cqs, and of a device y and z");
         let outside = source.replace("\"clients\", Effect::Restart", "\"clients\", Effect::Apply");
         assert!(sections(&outside).is_err());
+    }
+
+    #[test]
+    fn a_longer_name_is_no_mention_of_a_script() {
+        assert!(names("`scripts/lab up`, `scripts/test`.", "scripts/test"));
+        assert!(!names("`scripts/test-all`, `scripts/tests`", "scripts/test"));
     }
 
     #[test]
