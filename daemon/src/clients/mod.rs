@@ -239,10 +239,10 @@ impl Clients {
                 let number = event.data() as u32;
                 if event.data() & CM_CHANNEL != 0 {
                     // A number of its own: channels take turns with sessions.
-                    return Some((self.registry.cm.account_of_channel(number)?.0, number, *event));
+                    return Some((self.registry.cm.account_of_channel(number)?, number, *event));
                 }
                 let session = self.sessions.get(&number)?;
-                Some((session.connection.peer().account.0, number, *event))
+                Some((session.connection.peer().account, number, *event))
             });
         let mut turn = self.turns.begin(sockets);
         while let Some((number, event, until)) = self.turns.next(&mut turn) {
@@ -298,7 +298,7 @@ impl Clients {
     fn serve_waiting(&mut self, now: Instant, environment: &mut Environment<'_>) {
         let due = self.waiting.iter().filter(|(_, due)| *due <= now).filter_map(|(number, _)| {
             let session = self.sessions.get(number)?;
-            Some((session.connection.peer().account.0, *number, ()))
+            Some((session.connection.peer().account, *number, ()))
         });
         let mut turn = self.waiting_turns.begin(due);
         // Those that have ended have no turn.
