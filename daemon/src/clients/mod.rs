@@ -368,7 +368,7 @@ impl Clients {
 
     /// Memory of these sessions, or of one of them, stalled a worker. Their account is charged; one
     /// that owes time loses these sessions, and all of them when it owes much. Of two accounts
-    /// neither is charged, for the cause is unknown.
+    /// neither is charged, because the cause is unknown.
     pub fn on_stalled(&mut self, sessions: [SessionId; 2], time: Duration) {
         let accounts = sessions.map(|session| match self.sessions.get(&session.0) {
             Some(session) => Some(session.connection.peer().account),

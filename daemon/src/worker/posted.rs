@@ -1,5 +1,5 @@
 //! Work that was posted before a command that takes away a means of sending it: it is sent first,
-//! within a bound, for an adapter would have sent it by then.
+//! within a bound, because an adapter would have sent it by then.
 //!
 //! One command sends one batch, and its answer says whether more is left: the control thread serves
 //! others before it asks again, and decides how often it asks. Once its client is gone, the work
