@@ -76,7 +76,7 @@ fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
 }
 
 /// All contestants, in the order of a round. Those that are compared with one another stand
-/// together, for a machine is faster in one second than in the next.
+/// together, because a machine is faster in one second than in the next.
 pub(crate) fn all() -> Vec<Contestant> {
     use Waiting::{Blocking, Busy};
     let mut all = vec![

@@ -63,7 +63,7 @@ pub(crate) enum Pair {
     /// TCP with the offloads that veth has by default.
     Tcp,
     /// Daemons of which host b, which receives, has its NAPI moved (`--napi`): made as the first
-    /// pair, and theirs alone, for such a setting is the device's.
+    /// pair, and theirs alone, because such a setting is the device's.
     RoceNapi,
     /// Daemons of two queues, with a worker for each.
     RoceTwo,

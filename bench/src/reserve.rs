@@ -7,8 +7,8 @@
 //! host to bring pages. A machine that has its memory has no such thing.
 //!
 //! So memory is touched before the first round and given back, but for a page of each block: pieces
-//! that small are not told to the host. Those pages wait in pipes, for there the kernel cannot move
-//! them together, as it does with the pages of a block that is in pieces.
+//! that small are not told to the host. Those pages wait in pipes, because there the kernel cannot
+//! move them together, as it does with the pages of a block that is in pieces.
 #![expect(unsafe_code, reason = "maps memory, and gives it back in pieces")]
 
 use std::{fs, io::IoSlice, num::NonZeroUsize, os::fd::OwnedFd, ptr::NonNull};

@@ -255,7 +255,9 @@ impl CompletionQueue {
         reaping: impl FnOnce(Reaping) -> Exclusive<Reaping>,
     ) -> Result<Self> {
         let channel = match options.channel {
-            Some(shared) if !Arc::ptr_eq(&shared.inner.device, &device.inner) => return Err(Error::OtherDevice),
+            Some(shared) if !Arc::ptr_eq(&shared.inner.device, &device.inner) => {
+                return Err(Error::OtherDevice { object: "the completion channel", owner: "the completion queue" });
+            }
             Some(shared) => Some(Arc::clone(&shared.inner)),
             None if options.silent => None,
             None => Some(device.channel()?.inner),

@@ -171,8 +171,13 @@ pub enum Error {
     #[error("this completion queue reports to a shared channel: wait on that one")]
     SharedChannel,
     /// Objects, such as a protection domain and a completion queue, belong to different devices.
-    #[error("the objects belong to different devices")]
-    OtherDevice,
+    #[error("{object} belongs to another device than {owner}: create both from one `Device`")]
+    OtherDevice {
+        /// The object that was passed, such as "the completion queue of sends".
+        object: &'static str,
+        /// The object of the call, such as "the protection domain".
+        owner: &'static str,
+    },
     /// A range lies outside the memory.
     #[error("bytes {offset} to {offset} + {length} lie outside {size} bytes of memory")]
     OutOfRange {
@@ -234,7 +239,7 @@ pub enum Error {
     #[error("this was opened by the process that forked this one: open the device again here")]
     OtherProcess,
     /// A system call failed.
-    #[error("{call}: {errno}")]
+    #[error("the kernel refuses {call}: {errno}{}", next_step(*errno))]
     Kernel {
         /// Name of the system call.
         call: &'static str,
@@ -319,7 +324,8 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
                 .into()
         }
         Refusal::BadFile => format!(
-            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for the requested access",
+            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that is as long as the \
+             memory, open for the requested access",
             errno(first)
         ),
         Refusal::Multicast => {
@@ -440,6 +446,17 @@ impl WorkError {
     }
 }
 
+/// Remedy of an exhausted limit, to follow the kernel's error.
+const fn next_step(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EMFILE => ": raise the limit of open files (ulimit -n)",
+        Errno::ENFILE => ": raise fs.file-max",
+        Errno::ENOMEM => ": is memory free, and are mappings below vm.max_map_count?",
+        Errno::EPERM | Errno::ENOSYS => ": does a seccomp profile forbid it?",
+        _ => "",
+    }
+}
+
 const fn status_text(status: Status) -> &'static str {
     match status {
         Status::Success => "it did not",
@@ -448,9 +465,10 @@ const fn status_text(status: Status) -> &'static str {
         Status::LocalProtection => {
             "a local key, range or right did not hold: is the memory region still there, with LOCAL_WRITE?"
         }
-        Status::WorkRequestFlushed => "flushed, for the queue pair failed before: look at the first failure",
+        Status::WorkRequestFlushed => "flushed, because the queue pair failed before: look at the first failure",
         Status::WindowBind => {
-            "the memory window could not be bound: is it made invalid before, the region WINDOW_BIND, the range inside it?"
+            "the memory window could not be bound: was it invalidated before, has the region the right WINDOW_BIND, is the \
+             range inside the region?"
         }
         Status::BadResponse => "the peer answered something that fits no request",
         Status::RemoteInvalidRequest => {
@@ -470,6 +488,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_system_call_names_its_remedy() {
+        let text = |errno| Error::Kernel { call: "eventfd", errno }.to_string();
+        assert!(text(Errno::EMFILE).starts_with("the kernel refuses eventfd: EMFILE"));
+        assert!(text(Errno::EMFILE).ends_with("(ulimit -n)"));
+        assert!(text(Errno::EIO).ends_with("I/O error"));
+    }
 
     #[test]
     fn every_refusal_has_a_text_and_a_side() {

@@ -218,7 +218,7 @@ impl MemoryRegion {
     fn change(&mut self, pd: Option<&ProtectionDomain>, moved: Option<Move>, access: Option<Access>) -> Result<()> {
         let new_pd = pd.map_or(&self.pd, |pd| &pd.inner);
         if !Arc::ptr_eq(&new_pd.device, &self.pd.device) {
-            return Err(Error::OtherDevice);
+            return Err(Error::OtherDevice { object: "the new protection domain", owner: "the memory region" });
         }
         let bit = |there: bool, bit: u32| if there { bit } else { 0 };
         let mut request = ReregMrRequest {
@@ -376,7 +376,7 @@ impl MemoryRegion {
     /// For the lifetime of the slice, the memory is neither written nor read by other means: by no
     /// peer, no work request in progress, no other thread, no other slice, no other method of this
     /// type.
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that nobody else is there")]
+    #[expect(unsafe_code, reason = "the caller vouches that no other thread accesses the memory")]
     #[expect(clippy::mut_from_ref, reason = "the caller vouches that there is one at a time")]
     pub unsafe fn as_mut_slice(&self) -> &mut [u8] {
         // SAFETY: as `as_slice`; the caller vouches that there is no other reader or writer.

@@ -67,7 +67,7 @@ impl RegionMemory {
     /// Returns the address of a range to be registered.
     pub(crate) fn address(&self, pd: &PdInner, offset: usize, length: usize) -> Result<u64> {
         if !Arc::ptr_eq(&pd.device, &self.inner.device) {
-            return Err(Error::OtherDevice);
+            return Err(Error::OtherDevice { object: "the memory", owner: "the protection domain" });
         }
         let size = self.len();
         if offset.checked_add(length).is_none_or(|end| end > size) {

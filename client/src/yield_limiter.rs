@@ -33,7 +33,7 @@ impl YieldLimiter {
     }
 
     /// Lets other threads run. Returns false, without doing so, while they compute: the thread had
-    /// better sleep, for the kernel prefers one that wakes.
+    /// better sleep, because the kernel prefers one that wakes.
     pub(crate) fn yield_core(&self) -> bool {
         let (mut pause, before_ns) = (self.pause(), self.now_ns());
         if !pause.may_yield(before_ns) {

@@ -94,7 +94,8 @@ const ORPHANS_PART: usize = 2;
 /// More at once would be lost in the queues of both hosts, each at the cost of a repetition.
 const ASKED_MAX: usize = 64;
 
-/// How long a peer that has not confirmed is disconnected: some repetitions, for there may be none.
+/// How long a peer that has not confirmed is disconnected: some repetitions, because there may be
+/// none.
 const WITHDRAWN: Duration = Duration::from_secs(10);
 
 /// How long a DREQ counts as under way: 32,000 a second are told to a peer with a program that does

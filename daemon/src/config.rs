@@ -461,7 +461,7 @@ impl Default for AccountLimits {
             srqs: None,
             attachments: None,
             memory_mib: None,
-            // Some 10,000 queue pairs of 128 requests each; a guess.
+            // Some 20,000 queue pairs of 128 requests with 220 inline bytes each; a guess.
             daemon_memory_mib: 1024,
             // More than programs that start make, and of calls that take long as many as there is
             // time for.
@@ -516,8 +516,8 @@ impl Default for CmLimits {
 
 impl Default for WorkerConfig {
     fn default() -> Self {
-        // Measured on 2 cores with 64 B: 12.6 us median round trip against 55 us without the spin,
-        // and still asleep when idle.
+        // A guess by figures of a prototype (docs/tuning.md): with 64 B on 2 cores 12.6 us median
+        // round trip, against 55 us without the spin; and still asleep when idle.
         Self { core: None, idle: IdleChoice::Sleep, spin_us: 50 }
     }
 }

@@ -293,7 +293,7 @@ fn limits_and_wrong_use_give_advice() {
     assert!(std::panic::catch_unwind(|| part.sge(1..1_001)).is_err());
 
     let cq = other.completion_queue(1).expect("a queue");
-    assert!(matches!(pd.queue_pair(&cq, &cq).create(), Err(Error::OtherDevice)));
+    assert!(matches!(pd.queue_pair(&cq, &cq).create(), Err(Error::OtherDevice { .. })));
     let cq = device.completion_queue(1).expect("a queue");
     let error = pd.queue_pair(&cq, &cq).send_sges(33).create().expect_err("too many");
     assert!(matches!(error, Error::Refused { refusal: Refusal::InvalidArgument, detail: [6, 33], .. }), "{error}");

@@ -123,7 +123,7 @@ impl Full {
         let mut pages = Vec::with_capacity(1 << 22);
         let length = NonZeroUsize::new(PAGE).expect("a page");
         for protection in [ProtFlags::PROT_READ, ProtFlags::PROT_NONE].into_iter().cycle() {
-            // Neighbours of other rights stay apart.
+            // Neighbors of other rights stay apart.
             // SAFETY: a new mapping touches nothing that exists.
             match unsafe { mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE) } {
                 Ok(page) => pages.push(page.as_ptr().expose_provenance()),

@@ -288,7 +288,7 @@ fn wrong_use_of_a_shared_receive_queue_gives_advice() {
     assert_eq!(refusal(hub.pd.shared_receive_queue(1, 33).map(drop)), refused(2, 33));
     let other = open(&served);
     let (pd, cq) = (other.protection_domain().expect("a domain"), other.completion_queue(1).expect("a queue"));
-    assert!(matches!(pd.queue_pair(&cq, &cq).shared_receives(&hub.srq).create(), Err(Error::OtherDevice)));
+    assert!(matches!(pd.queue_pair(&cq, &cq).shared_receives(&hub.srq).create(), Err(Error::OtherDevice { .. })));
     // The queue lives as long as a queue pair is on it.
     let Hub { srq, buffers, spokes, cq, .. } = hub;
     srq.post_recv(&RecvRequest::new(&[buffers.sge(..10)]).id(77)).expect("room");

@@ -307,7 +307,7 @@ mod tests {
         assert!(!users.user(2).waking().is_distrusted());
     }
 
-    /// In a process of its own, for the limit is that of the process.
+    /// In a process of its own, because the limit is that of the process.
     #[test]
     fn a_thread_that_cannot_begin_is_tried_again_and_its_work_waits() {
         if !refused::is_alone("channel::tests::a_thread_that_cannot_begin_is_tried_again_and_its_work_waits") {
@@ -324,7 +324,7 @@ mod tests {
         users.begin_missing_threads();
         assert!(users.are_threads_missing(), "nor this time");
         assert!(is_done.try_recv().is_err(), "the thread that asks does not do it");
-        assert!(!has_event(&theirs), "an event is not sent by a worker, for it was long ago that one was");
+        assert!(!has_event(&theirs), "an event is not sent by a worker, because it was long ago that one was");
         drop(no_threads);
         users.begin_missing_threads();
         assert!(!users.are_threads_missing());

@@ -21,14 +21,14 @@ const THREADS_PER_USER_MAX: u32 = 4;
 /// A chore that takes longer has the next one begun by another thread.
 const STUCK_CHORE_TIME: Duration = Duration::from_millis(20);
 
-/// So long without a new chore, and all threads of a user are given up. To unmap 8 GiB takes 1.1 s.
+/// After this time without a new chore all threads of a user are given up. To unmap 8 GiB takes 1.1 s.
 /// The same of a user of which the kernel refuses every thread.
 const STUCK_USER_TIME: Duration = Duration::from_secs(5);
 
 /// How long a thread waits for more before it ends: beginning one costs some 50 us.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Room for so many chores is kept.
+/// Number of chores for which room is kept.
 const QUEUE_CAPACITY_KEPT: usize = 64;
 
 /// Something to do.

@@ -1,5 +1,5 @@
 //! Memory that regions lie in and that we map: bytes go in and out by bounds-checked copies, never
-//! by a Rust reference, for the client's threads write there at any moment.
+//! by a Rust reference, because the client's threads write there at any moment.
 #![expect(unsafe_code, reason = "copies to and from memory that is shared with clients")]
 
 use std::{ops::Range, os::fd::OwnedFd, ptr::NonNull};

@@ -105,8 +105,8 @@ pub(crate) fn has_only_bytes(socket: impl AsFd) -> bool {
 /// Receives a message, and its control messages to `room`: its length, and whether some control
 /// messages had no room.
 ///
-/// A system call of our own, for the library's wrapper forgets the descriptors that there are when
-/// some are missing, and they would stay open.
+/// A system call of our own, because the library's wrapper forgets the descriptors that there are
+/// when some are missing, and they would stay open.
 fn receive_into(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],

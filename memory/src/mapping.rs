@@ -8,7 +8,7 @@
 //! [`seal_later`].
 //!
 //! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with
-//! another (the kernel does that to neighbours that show one file's bytes in a row). So unmapping
+//! another (the kernel does that to neighbors that show one file's bytes in a row). So unmapping
 //! one never splits anything, nor does exchanging its pages, and neither can fail for the number of
 //! mappings that there are, which `quota.rs` counts.
 #![expect(unsafe_code, reason = "maps memory that is shared with clients")]

@@ -144,7 +144,7 @@ impl ProxiedMemory {
 
     /// Executes an atomic operation on the eight bytes at `offset`, and returns the value before.
     /// Atomic against all access by this copy thread, so against that of all peers of the session;
-    /// not against the program's own, for the kernel reads and writes (`IBV_ATOMIC_HCA`).
+    /// not against the program's own, because the kernel reads and writes (`IBV_ATOMIC_HCA`).
     ///
     /// # Errors
     /// It cannot be accessed; nothing has changed.

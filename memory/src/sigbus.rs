@@ -165,7 +165,7 @@ fn install() -> Result<&'static Handler, Errno> {
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // SAFETY: both live through the call.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) })?;
-    // Before the handler is there, for it looks here.
+    // Before the handler is there, because it looks here.
     let handler = HANDLER.get_or_init(|| Handler { doorbell, before });
     action.sa_sigaction = on_bus_error as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;

@@ -292,8 +292,8 @@ impl Drop for Closing {
 }
 
 /// A descriptor of ours whose other side a client has: a socket, an eventfd. A thread of the user's
-/// closes it, for the client may have made that long: by descriptors that it left in the socket, by
-/// very many waiters on either.
+/// closes it, because the client may have made that long: by descriptors that it left in the
+/// socket, by very many waiters on either.
 #[derive(Debug)]
 pub struct SharedFd {
     /// Gone when it is being closed.

@@ -74,8 +74,8 @@ pub(crate) struct LatencyTimes(Histogram<u64>);
 impl LatencyTimes {
     /// No times yet.
     pub(crate) fn new() -> Self {
-        // 1 ns to 10 minutes at three digits: no message takes longer, for the transport gives up
-        // before.
+        // 1 ns to 10 minutes at three digits: no message takes longer, because the transport gives
+        // up before.
         Self(Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("bounds that make sense"))
     }
 

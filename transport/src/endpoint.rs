@@ -218,9 +218,9 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoSuchQp`].
     pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), Reject> {
-        let (index, qp) = self.find_mut(qpn)?;
+        let (slot, qp) = self.find_mut(qpn)?;
         qp.post_send(work);
-        self.schedule(index);
+        self.schedule(slot);
         Ok(())
     }
 
@@ -229,9 +229,9 @@ impl Endpoint {
     /// # Errors
     /// As [`Self::post_send`].
     pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), Reject> {
-        let (index, qp) = self.find_mut(qpn)?;
+        let (slot, qp) = self.find_mut(qpn)?;
         if qp.post_recv(work) {
-            self.schedule(index);
+            self.schedule(slot);
         }
         Ok(())
     }
@@ -263,11 +263,11 @@ impl Endpoint {
     pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
         self.schedule.in_flight.on_time(now);
         for fired in 0..budget {
-            let Some(index) = self.schedule.timers.poll(now) else { return fired };
-            if let Some(qp) = self.qps.get_mut(index) {
+            let Some(slot) = self.schedule.timers.poll(now) else { return fired };
+            if let Some(qp) = self.qps.get_mut(slot) {
                 qp.on_timeout(&mut self.resources.context(now, app));
                 self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_expired(&mut self.out_of_order, now).into());
-                self.after(index);
+                self.after(slot);
             }
         }
         budget
@@ -297,17 +297,17 @@ impl Endpoint {
         self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
-            let Some(index) = self.schedule.senders.pop() else { break };
+            let Some(slot) = self.schedule.senders.pop() else { break };
             let before = sent.visits;
-            let visit = self.visit(now, index, QUANTUM.min(budget - before), &mut sent, app, wire);
+            let visit = self.visit(now, slot, QUANTUM.min(budget - before), &mut sent, app, wire);
             match visit {
                 Transmission::Idle => {}
                 Transmission::Full if sent.visits == before => {
-                    held_up[full] = index;
+                    held_up[full] = slot;
                     full += 1;
                 }
                 Transmission::Progress | Transmission::Acknowledged | Transmission::Dropped(_) | Transmission::Full => {
-                    self.schedule.senders.push_back(index)
+                    self.schedule.senders.push_back(slot)
                 }
             }
         }
@@ -316,13 +316,13 @@ impl Endpoint {
         }
         if sent.visits > others {
             // Queue pairs without room keep their place; others were served.
-            held_up[..full].iter().rev().for_each(|index| self.schedule.senders.push_front(*index));
+            held_up[..full].iter().rev().for_each(|slot| self.schedule.senders.push_front(*slot));
         } else {
             // No queue pair could send: the next call tries others.
             if full > 0 {
                 self.schedule.senders.pass();
             }
-            held_up[..full].iter().for_each(|index| self.schedule.senders.push_back(*index));
+            held_up[..full].iter().for_each(|slot| self.schedule.senders.push_back(*slot));
         }
         sent
     }
@@ -369,11 +369,11 @@ impl Endpoint {
 
     /// Takes an event for a client.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        while let Some(index) = self.schedule.events.pop_front() {
-            let Some(qp) = self.qps.get_mut(index) else { continue };
+        while let Some(slot) = self.schedule.events.pop_front() {
+            let Some(qp) = self.qps.get_mut(slot) else { continue };
             let event = qp.take_event();
             if qp.has_event() {
-                self.schedule.events.push_back(index);
+                self.schedule.events.push_back(slot);
             }
             if event.is_some() {
                 return event;
@@ -385,8 +385,8 @@ impl Endpoint {
     /// Takes the failure of a queue pair, for operators: each is reported once, and not after the
     /// queue pair was reset or removed.
     pub fn poll_failure(&mut self) -> Option<QpFailure> {
-        while let Some(index) = self.schedule.failures.pop_front() {
-            if let Some(failure) = self.qps.get_mut(index).and_then(Qp::take_failure) {
+        while let Some(slot) = self.schedule.failures.pop_front() {
+            if let Some(failure) = self.qps.get_mut(slot).and_then(Qp::take_failure) {
                 return Some(failure);
             }
         }
@@ -454,8 +454,8 @@ impl Endpoint {
         attributes: &QpAttributes,
         path: Option<PathState>,
     ) -> Result<(), Reject> {
-        let (index, _) = self.find_mut(qpn)?;
-        let qp = self.qps.get_mut(index).expect("just found");
+        let (slot, _) = self.find_mut(qpn)?;
+        let qp = self.qps.get_mut(slot).expect("just found");
         let others = self.final_answers.len();
         let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
         let lost = if resets { self.final_answers.keep(qp) } else { 0 };
@@ -464,8 +464,8 @@ impl Endpoint {
             return Err(reject);
         }
         self.drops.add(DropReason::FinalAnswerLost, lost);
-        self.schedule(index);
-        self.update_schedule(index);
+        self.schedule(slot);
+        self.update_schedule(slot);
         Ok(())
     }
 
@@ -494,9 +494,9 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoSuchQp`].
     pub fn set_path(&mut self, qpn: Qpn, path: PathState) -> Result<(), Reject> {
-        let (index, qp) = self.find_mut(qpn)?;
+        let (slot, qp) = self.find_mut(qpn)?;
         qp.set_path(path);
-        self.schedule(index);
+        self.schedule(slot);
         Ok(())
     }
 
@@ -570,9 +570,9 @@ impl Endpoint {
     }
 
     /// Schedules and updates a queue pair after a call that may have given it something to send.
-    fn after(&mut self, index: u32) {
-        self.schedule(index);
-        self.update_schedule(index);
+    fn after(&mut self, slot: u32) {
+        self.schedule(slot);
+        self.update_schedule(slot);
     }
 
     /// Schedules the queue pairs with sends that wait for this address handle. Walks only queue
@@ -609,14 +609,14 @@ impl Endpoint {
     fn visit(
         &mut self,
         now: Nanos,
-        index: u32,
+        slot: u32,
         budget: usize,
         sent: &mut Transmitted,
         app: &mut impl App,
         wire: &mut impl Wire,
     ) -> Transmission {
         let mut visit = Transmission::Idle;
-        let Some(qp) = self.qps.get_mut(index) else { return visit };
+        let Some(qp) = self.qps.get_mut(slot) else { return visit };
         let mut endpoint = self.resources.context(now, app);
         let was_admitted = qp.share.is_admitted();
         let grant = self.schedule.in_flight.grant(&mut qp.share);
@@ -638,15 +638,15 @@ impl Endpoint {
                 break;
             }
         }
-        self.schedule.charge(index, sent.visits - before, wire.bytes);
+        self.schedule.charge(slot, sent.visits - before, wire.bytes);
         if was_admitted {
-            self.schedule.in_flight.charge(index, qp.in_flight().saturating_sub(in_flight));
+            self.schedule.in_flight.charge(slot, qp.in_flight().saturating_sub(in_flight));
         }
         // With more to send it is in line again before the next one is admitted.
         if qp.wants_grant() || was_admitted && visit.is_progress() {
-            self.schedule.in_flight.stand_in_line(index, &qp.share);
+            self.schedule.in_flight.stand_in_line(slot, &qp.share);
         }
-        self.update_schedule(index);
+        self.update_schedule(slot);
         visit
     }
 
@@ -655,11 +655,11 @@ impl Endpoint {
     }
 
     /// Updates the schedule to the state of a queue pair.
-    fn update_schedule(&mut self, index: u32) {
-        let Some(qp) = self.qps.get_mut(index) else { return };
+    fn update_schedule(&mut self, slot: u32) {
+        let Some(qp) = self.qps.get_mut(slot) else { return };
         if qp.has_buffered() {
             self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_needless(&mut self.out_of_order).into());
         }
-        self.schedule.update(index, qp);
+        self.schedule.update(slot, qp);
     }
 }

@@ -27,7 +27,7 @@ use roced_types::{AccountId, SessionId};
 pub struct FairOwner {
     /// Account of the client: shares are by account first.
     pub account: AccountId,
-    /// Client.
+    /// Client: a session.
     pub client: SessionId,
     /// Turns of the account for each turn of one with weight 1, at least 1.
     pub weight: u8,

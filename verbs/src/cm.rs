@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ─► librdmacm ─► write(/dev/infiniband/rdma_cm) ─► hooks ─► command ─► roced-client ─► daemon
-//!                 └─ poll, fcntl of the descriptor: the kernel, for it is a socket of the daemon's
+//!                 └─ poll, fcntl of the descriptor: the kernel: it is a socket of the daemon's
 //! ```
 //!
 //! librdmacm stays the distribution's. It lists devices before it opens its device file, so the

@@ -1,5 +1,5 @@
 //! The scheduling class in which roced runs, for threads of the kernel that work for it.
-#![expect(unsafe_code, reason = "sched_getscheduler(2) and its kin, which nobody wraps")]
+#![expect(unsafe_code, reason = "sched_getscheduler(2) and its kin, which no crate wraps")]
 
 use nix::{errno::Errno, unistd::Pid};
 

@@ -156,16 +156,23 @@ pub fn count_unreadable(so_far: &mut u64, error: &io::Error) {
 ///
 /// # Errors
 ///
-/// `InvalidData` of each message that is longer than the datagram, which ends it, or not
-/// understood.
+/// `InvalidData` of a message that is longer than the datagram or shorter than its header, after
+/// which no other comes, and of each that is not understood.
 pub fn messages<M: NetlinkDeserializable>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>> {
     const HEADER_BYTES: usize = 16;
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(rest.first_chunk().copied()?) as usize;
-        if length < HEADER_BYTES || length > rest.len() {
+        let fault = if length < HEADER_BYTES {
+            Some("a netlink message is shorter than its header")
+        } else if length > rest.len() {
+            Some("a netlink message is longer than its datagram")
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
             rest = &[];
-            return Some(Err(invalid("a netlink message is longer than its datagram")));
+            return Some(Err(invalid(fault)));
         }
         let message = &rest[..length];
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();

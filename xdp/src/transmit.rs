@@ -20,7 +20,7 @@ const KICKS_MAX: usize = 16;
 /// Counters of transmission since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TransmitCounters {
-    /// Frames put into the TX ring.
+    /// Frames written and queued for the TX ring.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -56,7 +56,7 @@ impl Transmit {
     /// Takes `chunks` over.
     ///
     /// # Panics
-    /// With more chunks than the TX ring has entries, for then a written frame might find no room.
+    /// With more chunks than the TX ring has entries: a written frame might find no room.
     ///
     /// # Safety
     /// `tx` and `completion` belong to a socket on `umem`, `chunks` are its sending chunks,
@@ -117,7 +117,7 @@ impl Transmit {
             unsafe { umem.to_send(descriptor, now, left > 0) }
         }));
         fill(&mut frame).map_err(|Abort| EmitError::Aborted)?;
-        assert_eq!(frame.remaining(), 0, "a frame is written to its end: no earlier bytes are read");
+        assert_eq!(frame.remaining(), 0, "a frame is written to its end: bytes of an earlier frame must not leave");
         self.queued.extend_from_slice(&self.free[self.free_count - chunks..self.free_count]);
         self.free_count -= chunks;
         self.counters.frames += 1;

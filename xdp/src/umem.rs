@@ -106,8 +106,8 @@ impl Umem {
     /// The bytes that the kernel put into the chunk of `descriptor`.
     ///
     /// # Panics
-    /// When they do not lie in the receiving chunks: the kernel's word is checked, for memory is at
-    /// stake.
+    /// When they do not lie in the receiving chunks: the kernel's word is checked, because memory
+    /// is at stake.
     ///
     /// # Safety
     /// The caller got `descriptor` from the RX ring of this UMEM's socket and has not given it to

@@ -21,7 +21,7 @@ pub(crate) fn run() {
 #[inline(never)]
 fn piece_engine_write(pair: &mut Pair) {
     pair.carry_messages(SendOp::Write, MESSAGES, clock());
-    // Not the last thing it does, for then it would be a jump, and no call that callgrind sees.
+    // Not the last thing it does, because then it would be a jump, and no call that callgrind sees.
     black_box(pair);
 }
 

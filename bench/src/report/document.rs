@@ -9,7 +9,7 @@ use super::{
 
 const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the same \
                     round, and the value is the median of the rounds, with the least and the most; \"near\" is \
-                    the median of those rounds in which a core answered the other one quickly before and after both (see below), for a host moves the cores of a virtual machine. Raw AF_XDP is the limit: frames of the \
+                    the median of those rounds in which a core answered the other one quickly before and after both (see below), because a host moves the cores of a virtual machine. Raw AF_XDP is the limit: frames of the \
                     same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n\
                     Explanations and attempts: [performance-notes.md](performance-notes.md). Drawn, with `--plot docs/performance`: \
                     [throughput](performance/throughput.svg), [latency](performance/latency.svg).\n";

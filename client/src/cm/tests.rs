@@ -50,7 +50,7 @@ struct FakeManager {
     ids: HashMap<u32, (u32, u64)>,
     /// Events of each identifier that a migration may repeat.
     sent: HashMap<u32, Vec<CmChannelEvent>>,
-    /// Identifiers with peers that were refused, for an acceptance was too long.
+    /// Identifiers with peers that were refused, because an acceptance was too long.
     refused: Vec<u32>,
 }
 

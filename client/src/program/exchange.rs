@@ -109,7 +109,7 @@ impl<'f> Exchange<'f> {
 
     fn in_chunks(&mut self, area: &Area, kind: PageKind) -> Result<()> {
         let here = 0u8;
-        assert!(!area.range.contains(&(&raw const here).addr()), "no other memory is this thread's stack");
+        assert!(!area.range.contains(&(&raw const here).addr()), "this thread's stack lies outside of the area");
         let mut start = area.range.start;
         while start < area.range.end {
             let chunk = start..self.pace.end(start).min(area.range.end);

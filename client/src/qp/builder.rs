@@ -170,11 +170,14 @@ impl QueuePair {
         let pd = &builder.pd.inner;
         let device = &pd.device;
         let (send_cq, recv_cq) = (builder.send_cq, builder.recv_cq);
-        if builder.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.inner.pd.device, device)) {
-            return Err(Error::OtherDevice);
-        }
-        if [send_cq, recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.inner.device, device)) {
-            return Err(Error::OtherDevice);
+        for (object, there) in [
+            ("the shared receive queue", builder.srq.map_or(device, |srq| &srq.inner.pd.device)),
+            ("the completion queue of sends", &send_cq.inner.device),
+            ("the completion queue of receives", &recv_cq.inner.device),
+        ] {
+            if !Arc::ptr_eq(there, device) {
+                return Err(Error::OtherDevice { object, owner: "the protection domain" });
+            }
         }
         let (reply, [fd]) = device.session.call_with_fds::<CreateQp, 1>(CreateQpRequest {
             pd: pd.handle,

@@ -1,9 +1,9 @@
 //! Requests without room at their listener. They wait for it here: a Linux peer repeats one only
 //! after four seconds.
 //!
-//! The newest has its turn first, for its peer surely waits for an answer. So those of a flood that
-//! is over, from hosts that do not exist, delay no other. A peer that repeats its request is the
-//! newest again.
+//! The newest has its turn first, because its peer surely waits for an answer. So those of a flood
+//! that is over, from hosts that do not exist, delay no other. A peer that repeats its request is
+//! the newest again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;

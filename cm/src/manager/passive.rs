@@ -173,7 +173,7 @@ impl ConnectionManager {
             self.forget(id);
             return Ok(());
         }
-        // A REQ that comes again, for the REJ was lost, is answered in the same way.
+        // A REQ that comes again, because the REJ was lost, is answered in the same way.
         let is_accepted = self.state(id).is_some_and(|it| matches!(it, CmState::RepSent | CmState::MraRepReceived));
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.answer = Some(Mad { transaction, modifier: 0, message: CmMessage::Rej(rej) });

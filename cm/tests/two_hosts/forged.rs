@@ -533,7 +533,7 @@ fn a_request_without_a_number_is_discarded() {
     assert_eq!((counters.discarded, counters.no_room, managers[1].len()), (1, 0, 1));
 }
 
-/// It would be refused as stale, for no connection has number 0.
+/// It would be refused as stale, because no connection has number 0.
 #[test]
 fn an_acceptance_without_a_number_is_discarded() {
     let mut managers = hosts();

@@ -482,7 +482,7 @@ fn an_acceptance_that_was_refused_as_stale_stays_refused() {
     while managers[0].poll_event().is_some() {}
     let active = managers[0].connect(&wanted(SERVICE, 21), now).expect("there is room");
     pass(&mut managers, now, |_| false);
-    // Twice, for at first the question whether the old connection is forgotten is lost.
+    // Twice, because at first the question whether the old connection is forgotten is lost.
     let (mut refused, mut now) = (Vec::new(), now);
     for is_lost in [true, false] {
         let Some(CmEvent::Requested { id: passive, .. }) = managers[1].poll_event() else { panic!("a request") };

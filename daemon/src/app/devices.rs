@@ -41,7 +41,7 @@ use crate::{
 /// The pause before an interface that could not be attached to is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// For this long after a change of its link an interface is watched closely, for that is when
+/// For this long after a change of its link an interface is watched closely, because that is when
 /// drivers stop to run the program: connections with usual time-outs survive until it is attached
 /// again.
 const CLOSE_WATCH_TIME: Duration = Duration::from_secs(5);

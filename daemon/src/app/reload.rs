@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 
 use super::Daemon;
-use crate::config::Config;
+use crate::config::{Config, LogConfig, NetConfig};
 
 impl Daemon {
     /// Reads the config file and applies it as far as that goes without a restart.
@@ -23,8 +23,11 @@ impl Daemon {
     fn apply(&mut self, file: &str, new: &Config) {
         let changes = self.config.changes(new);
         self.config.apply(new);
-        (self.source.set_log_level)(self.config.log.level);
-        self.net.set_resolve_timeout(Duration::from_millis(self.config.net.resolve_timeout_ms.into()));
+        // Without `..`: with a new key this does not compile, until its value is passed on.
+        let LogConfig { level, target: _ } = self.config.log;
+        let NetConfig { resolve_timeout_ms, denied_peers: _ } = self.config.net;
+        (self.source.set_log_level)(level);
+        self.net.set_resolve_timeout(Duration::from_millis(resolve_timeout_ms.into()));
         self.clients.set_limits(&self.config.limits);
         self.deny_peers();
         for at in changes.attach.iter().copied() {

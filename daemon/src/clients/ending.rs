@@ -32,8 +32,8 @@ const OBJECTS_AT_ONCE: usize = 64;
 const TIME_AT_ONCE: Duration = Duration::from_millis(2);
 
 /// Frames that an ended session sends yet, but for the last batch: as many as one queue pair can
-/// have posted of datagrams, for a program may post and exit at once. One WRITE of a UC queue pair
-/// may have more frames: it is cut.
+/// have posted of datagrams, because a program may post and exit at once. One WRITE of a UC queue
+/// pair may have more frames: it is cut.
 const FRAMES: u32 = 4096;
 
 /// Sessions without a client, the first to be ended first.

@@ -210,9 +210,10 @@ impl Clients {
     /// Sets the limits that can change while the daemon runs: those of each client, and of the
     /// connection manager. A session with more than they allow keeps its objects.
     pub fn set_limits(&mut self, limits: &LimitsConfig) {
-        self.registry.limits.client = limits.client.clone();
-        self.registry.ledger.set_limits(&limits.account);
-        self.registry.cm.set_limits(limits.cm);
+        let LimitsConfig { clients: _, account, client, device: _, cm } = limits;
+        self.registry.limits.client = client.clone();
+        self.registry.ledger.set_limits(account);
+        self.registry.cm.set_limits(*cm);
     }
 
     /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;
@@ -243,10 +244,10 @@ impl Clients {
                 let number = event.data() as u32;
                 if event.data() & CM_CHANNEL != 0 {
                     // A number of its own: channels take turns with sessions.
-                    return Some((self.registry.cm.account_of_channel(number)?.0, number, *event));
+                    return Some((self.registry.cm.account_of_channel(number)?, number, *event));
                 }
                 let session = self.sessions.get(&number)?;
-                Some((session.connection.peer().account.0, number, *event))
+                Some((session.connection.peer().account, number, *event))
             });
         let mut turn = self.turns.begin(sockets);
         while let Some((number, event, until)) = self.turns.next(&mut turn) {
@@ -304,7 +305,7 @@ impl Clients {
     fn serve_waiting(&mut self, now: Instant, environment: &mut Environment<'_>) {
         let due = self.waiting.iter().filter(|(_, due)| *due <= now).filter_map(|(number, _)| {
             let session = self.sessions.get(number)?;
-            Some((session.connection.peer().account.0, *number, ()))
+            Some((session.connection.peer().account, *number, ()))
         });
         let mut turn = self.waiting_turns.begin(due);
         // Those that have ended have no turn.
@@ -374,7 +375,7 @@ impl Clients {
 
     /// Memory of these sessions, or of one of them, stalled a worker. Their account is charged; one
     /// that owes time loses these sessions, and all of them when it owes much. Of two accounts
-    /// neither is charged, for the cause is unknown.
+    /// neither is charged, because the cause is unknown.
     pub fn on_stalled(&mut self, sessions: [SessionId; 2], time: Duration) {
         let accounts = sessions.map(|session| match self.sessions.get(&session.0) {
             Some(session) => Some(session.connection.peer().account),

@@ -205,8 +205,8 @@ impl EventChannel {
     }
 
     /// Takes the events of an identifier that its program has not taken: of those that were
-    /// written, the ones later than `taken`. And all that wait, for the program cannot have taken
-    /// them: they would stay without their identifier.
+    /// written, the ones later than `taken`. And all that wait, because the program cannot have
+    /// taken them: they would stay without their identifier.
     pub(super) fn take_events(&mut self, owner: IdKey, taken: u64) -> Vec<CmChannelEvent> {
         let is_moved = |(of, event): &Sent| *of == owner && event.sequence > taken;
         let written = self.unread.iter().filter(|sent| is_moved(sent)).map(|(_, event)| *event);

@@ -77,8 +77,8 @@ pub(super) struct Intake {
     of_strangers: ShareQueues,
     unknown_of_known: ShareQueues,
     unknown_of_strangers: ShareQueues,
-    /// Of strangers the first come have it: a host that sends many DREQs, for this one has lost its
-    /// connections by a restart, gets more of it than its turn among all forged addresses.
+    /// Of strangers the first come have it: a host that sends many DREQs, because this one has lost
+    /// its connections by a restart, gets more of it than its turn among all forged addresses.
     unknown_taken: RateBudget,
     /// Counts datagrams.
     turn: u32,

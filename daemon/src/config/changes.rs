@@ -28,13 +28,99 @@ pub struct Changes {
     pub attach: Vec<usize>,
 }
 
-/// Compares every field of a section. Does not compile if one is missing.
-macro_rules! compare {
-    ($changes:ident, $prefix:expr, $old:expr, $new:expr, $section:ident { $($field:ident => $effect:ident,)* }) => {{
-        let ($section { $($field),* }, new) = ($old, $new);
-        $(if *$field != new.$field { $changes.add($prefix, stringify!($field), Effect::$effect); })*
-    }};
+/// A part of the config.
+trait Section {
+    /// Adds the differences of `new` to this one; `index` follows the section's name.
+    fn compare(&self, new: &Self, index: &str, changes: &mut Changes);
+
+    /// Takes over the values of `new` that can be applied while the daemon runs.
+    fn apply_section(&mut self, new: &Self);
 }
+
+/// The effect of every field of a section, for comparing and for applying alike. Does not compile if
+/// one is missing.
+macro_rules! section {
+    ($name:literal, $section:ident { $($field:ident => $effect:ident,)* }) => {
+        impl Section for $section {
+            fn compare(&self, new: &Self, index: &str, changes: &mut Changes) {
+                let Self { $($field),* } = self;
+                let section = format!("{}{index}", $name);
+                $(if *$field != new.$field { changes.add(&section, stringify!($field), Effect::$effect); })*
+            }
+
+            fn apply_section(&mut self, new: &Self) {
+                let Self { $($field),* } = self;
+                $(if Effect::$effect != Effect::Restart { $field.clone_from(&new.$field); })*
+            }
+        }
+    };
+}
+
+section!("log", LogConfig { level => Apply, target => Restart, });
+section!("control", ControlConfig { socket => Restart, group => Restart, mode => Restart, });
+section!("admin", AdminConfig { socket => Restart, group => Restart, });
+section!("net", NetConfig { resolve_timeout_ms => Apply, denied_peers => Apply, });
+section!("limits.account", AccountLimits {
+    share_percent => Apply,
+    clients => Apply,
+    qps => Apply,
+    cqs => Apply,
+    channels => Apply,
+    mrs => Apply,
+    ahs => Apply,
+    srqs => Apply,
+    attachments => Apply,
+    memory_mib => Apply,
+    daemon_memory_mib => Apply,
+    control_calls_per_second => Apply,
+});
+section!("limits.client", ClientLimits {
+    qps => Apply,
+    // The workers' tables have the size of the limit.
+    cqs => Restart,
+    channels => Apply,
+    mrs => Apply,
+    pds => Apply,
+    ahs => Apply,
+    srqs => Apply,
+    attachments => Apply,
+    memory_mib => Apply,
+    proxied_memory => Apply,
+    // Memory that sessions have allocated before is not looked at again.
+    unsealed_memory => Restart,
+});
+// Tables have the size of the limit.
+section!("limits.device", DeviceLimits { qps => Restart, mrs => Restart, ahs => Restart, srqs => Restart, attachments => Restart, });
+section!("limits.cm", CmLimits {
+    connections => Apply,
+    ids_of_account => Apply,
+    channels_of_account => Apply,
+    groups_of_account => Apply,
+});
+section!("device", DeviceConfig {
+    name => Restart,
+    interface => Restart,
+    xdp_mode => Attach,
+    copy_mode => Attach,
+    napi => Attach,
+    queues => Restart,
+    umem_frames => Attach,
+    chunk_bytes => Attach,
+    rx_ring_entries => Attach,
+    tx_ring_entries => Attach,
+    fill_ring_entries => Attach,
+    completion_ring_entries => Attach,
+    queue_busy_ms => Attach,
+    window_packets => Restart,
+    total_window_packets => Restart,
+    roce => Restart,
+    pkeys => Restart,
+    credits => Restart,
+    recovery => Restart,
+    reorder_delay_us => Restart,
+    probe_floor_us => Restart,
+    out_of_order_packets => Restart,
+});
 
 fn device_names(config: &Config) -> Vec<&str> {
     config.devices.iter().map(|device| device.name.as_str()).collect()
@@ -44,77 +130,32 @@ impl Config {
     /// Differences of a later config to this one.
     pub fn changes(&self, new: &Self) -> Changes {
         let mut changes = Changes::default();
-        compare!(changes, "log", &self.log, &new.log, LogConfig { level => Apply, target => Restart, });
-        compare!(changes, "control", &self.control, &new.control, ControlConfig {
-            socket => Restart,
-            group => Restart,
-            mode => Restart,
-        });
-        compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, group => Restart, });
-        compare!(changes, "net", &self.net, &new.net, NetConfig {
-            resolve_timeout_ms => Apply,
-            denied_peers => Apply,
-        });
-        let LimitsConfig { clients, account, client, device, cm } = &self.limits;
+        let Self { log, control, admin, net, limits, access, workers, devices } = self;
+        log.compare(&new.log, "", &mut changes);
+        control.compare(&new.control, "", &mut changes);
+        admin.compare(&new.admin, "", &mut changes);
+        net.compare(&new.net, "", &mut changes);
+        let LimitsConfig { clients, account, client, device, cm } = limits;
         // Tables have the size of the limit.
         if *clients != new.limits.clients {
             changes.add("limits", "clients", Effect::Restart);
         }
-        compare!(changes, "limits.account", account, &new.limits.account, AccountLimits {
-            share_percent => Apply,
-            clients => Apply,
-            qps => Apply,
-            cqs => Apply,
-            channels => Apply,
-            mrs => Apply,
-            ahs => Apply,
-            srqs => Apply,
-            attachments => Apply,
-            memory_mib => Apply,
-            daemon_memory_mib => Apply,
-            control_calls_per_second => Apply,
-        });
-        compare!(changes, "limits.client", client, &new.limits.client, ClientLimits {
-            qps => Apply,
-            // The workers' tables have the size of the limit.
-            cqs => Restart,
-            channels => Apply,
-            mrs => Apply,
-            pds => Apply,
-            ahs => Apply,
-            srqs => Apply,
-            attachments => Apply,
-            memory_mib => Apply,
-            proxied_memory => Apply,
-            // Memory that sessions have allocated before is not looked at again.
-            unsealed_memory => Restart,
-        });
-        // Likewise.
-        compare!(changes, "limits.device", device, &new.limits.device, DeviceLimits {
-            qps => Restart,
-            mrs => Restart,
-            ahs => Restart,
-            srqs => Restart,
-            attachments => Restart,
-        });
-        compare!(changes, "limits.cm", cm, &new.limits.cm, CmLimits {
-            connections => Apply,
-            ids_of_account => Apply,
-            channels_of_account => Apply,
-            groups_of_account => Apply,
-        });
+        account.compare(&new.limits.account, "", &mut changes);
+        client.compare(&new.limits.client, "", &mut changes);
+        device.compare(&new.limits.device, "", &mut changes);
+        cm.compare(&new.limits.cm, "", &mut changes);
         // Names are looked up before the daemon serves.
-        if self.access != new.access {
+        if *access != new.access {
             changes.add("", "access", Effect::Restart);
         }
-        if self.workers != new.workers {
+        if *workers != new.workers {
             changes.add("", "worker", Effect::Restart);
         }
         if device_names(self) != device_names(new) {
             changes.add("", "device", Effect::Restart);
             return changes;
         }
-        for (at, (old, new)) in self.devices.iter().zip(&new.devices).enumerate() {
+        for (at, (old, new)) in devices.iter().zip(&new.devices).enumerate() {
             changes.compare_devices(at, old, new);
         }
         changes
@@ -122,18 +163,20 @@ impl Config {
 
     /// Takes over the values of a later config that can be applied while the daemon runs.
     pub fn apply(&mut self, new: &Self) {
-        self.log.level = new.log.level;
-        self.net = new.net.clone();
-        let ClientLimits { cqs, unsealed_memory, .. } = self.limits.client;
-        self.limits.client = ClientLimits { cqs, unsealed_memory, ..new.limits.client.clone() };
-        self.limits.account = new.limits.account.clone();
-        self.limits.cm = new.limits.cm;
+        let are_same_devices = device_names(self) == device_names(new);
+        let Self { log, control, admin, net, limits, access: _, workers: _, devices } = self;
+        log.apply_section(&new.log);
+        control.apply_section(&new.control);
+        admin.apply_section(&new.admin);
+        net.apply_section(&new.net);
+        let LimitsConfig { clients: _, account, client, device, cm } = limits;
+        account.apply_section(&new.limits.account);
+        client.apply_section(&new.limits.client);
+        device.apply_section(&new.limits.device);
+        cm.apply_section(&new.limits.cm);
         // As in `changes`: none of them is applied, so that a later reload finds the differences.
-        if device_names(self) != device_names(new) {
-            return;
-        }
-        for (device, new) in self.devices.iter_mut().zip(&new.devices) {
-            device.apply(new);
+        if are_same_devices {
+            devices.iter_mut().zip(&new.devices).for_each(|(device, new)| device.apply(new));
         }
     }
 }
@@ -141,16 +184,7 @@ impl Config {
 impl DeviceConfig {
     /// Takes over the options of a later config that can be applied while the daemon runs.
     pub fn apply(&mut self, new: &Self) {
-        self.xdp_mode = new.xdp_mode;
-        self.copy_mode = new.copy_mode;
-        self.napi = new.napi;
-        self.umem_frames = new.umem_frames;
-        self.chunk_bytes = new.chunk_bytes;
-        self.rx_ring_entries = new.rx_ring_entries;
-        self.tx_ring_entries = new.tx_ring_entries;
-        self.fill_ring_entries = new.fill_ring_entries;
-        self.completion_ring_entries = new.completion_ring_entries;
-        self.queue_busy_ms = new.queue_busy_ms;
+        self.apply_section(new);
     }
 }
 
@@ -162,30 +196,7 @@ impl Changes {
 
     fn compare_devices(&mut self, at: usize, old: &DeviceConfig, new: &DeviceConfig) {
         let before = self.attach.len();
-        compare!(self, &format!("device[{at}]"), old, new, DeviceConfig {
-            name => Restart,
-            interface => Restart,
-            xdp_mode => Attach,
-            copy_mode => Attach,
-            napi => Attach,
-            queues => Restart,
-            umem_frames => Attach,
-            chunk_bytes => Attach,
-            rx_ring_entries => Attach,
-            tx_ring_entries => Attach,
-            fill_ring_entries => Attach,
-            completion_ring_entries => Attach,
-            queue_busy_ms => Attach,
-            window_packets => Restart,
-            total_window_packets => Restart,
-            roce => Restart,
-            pkeys => Restart,
-            credits => Restart,
-            recovery => Restart,
-            reorder_delay_us => Restart,
-            probe_floor_us => Restart,
-            out_of_order_packets => Restart,
-        });
+        old.compare(new, &format!("[{at}]"), self);
         self.attach.truncate(before + 1);
         self.attach[before..].fill(at);
     }
@@ -238,6 +249,30 @@ mod tests {
         before.apply(&after);
         let left = before.changes(&after);
         assert_eq!((left.applied, left.restart), (vec![], restart.map(String::from).to_vec()), "all of them, no other");
+    }
+
+    #[test]
+    fn each_option_of_a_device_that_attaches_it_again_is_applied() {
+        let mut before = parsed(BEFORE);
+        let mut after = before.clone();
+        let device = &mut after.devices[1];
+        device.umem_frames *= 2;
+        device.chunk_bytes *= 2;
+        for entries in [
+            &mut device.rx_ring_entries,
+            &mut device.tx_ring_entries,
+            &mut device.fill_ring_entries,
+            &mut device.completion_ring_entries,
+            &mut device.queue_busy_ms,
+            &mut device.window_packets,
+        ] {
+            *entries += 1;
+        }
+        let changes = before.changes(&after);
+        assert_eq!((changes.applied.len(), changes.restart.len()), (7, 1));
+        before.apply(&after);
+        let left = before.changes(&after);
+        assert_eq!((left.applied, left.restart), (vec![], vec!["device[1].window_packets".to_owned()]));
     }
 
     #[test]

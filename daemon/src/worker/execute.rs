@@ -105,9 +105,9 @@ impl<N: Nic> Worker<N> {
                 self.modify_qp(qpn, mask, attributes, path, replay)
             }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
-            Command::SetPath(qpn, path) => match self.endpoint_slot_of(qpn) {
-                Some(worker_endpoint) => {
-                    done_or_refused(self.worker_endpoints[worker_endpoint].endpoint.set_path(qpn, path))
+            Command::SetPath(qpn, path) => match self.slot_of_qpn(qpn) {
+                Some(endpoint_slot) => {
+                    done_or_refused(self.worker_endpoints[endpoint_slot].endpoint.set_path(qpn, path))
                 }
                 None => missing(),
             },
@@ -217,24 +217,24 @@ impl<N: Nic> Worker<N> {
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
-        let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
-        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        let Some(endpoint_slot) = self.slot_of_qpn(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
         endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.worker_memory);
         Answer::Done
     }
 
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
         let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
-        let Some(worker_endpoint) = self.endpoint_slot_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
+        let Some(endpoint_slot) = self.slot_of_qpn(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
             return give_back(CommandRefused::NoSuchObject, qp, rings);
         };
         if !self.qp_table.has_doorbell_for(&rings) {
             return give_back(CommandRefused::NoRoom, qp, rings);
         }
-        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
         match endpoint.insert_qp(qp) {
             Ok(()) => {
-                let entry = entry_of(self.first_entries[worker_endpoint], endpoint, rings.qpn);
+                let entry = entry_of(self.first_entries[endpoint_slot], endpoint, rings.qpn);
                 self.qp_table.add_qp(entry.expect("it was just inserted"), rings);
                 Answer::Done
             }
@@ -244,12 +244,12 @@ impl<N: Nic> Worker<N> {
 
     fn add_srq(&mut self, srq: Box<Srq>, ring: SrqRing) -> Answer {
         let srqn = ring.srqn;
-        let worker_endpoint = self.worker_endpoint(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
-        let Some(worker_endpoint) = worker_endpoint else {
+        let endpoint_slot = self.slot_of_endpoint(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
+        let Some(endpoint_slot) = endpoint_slot else {
             return Answer::Refused(CommandRefused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
         };
-        let index = self.first_srqs[worker_endpoint] + srqn.index();
-        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        let index = self.first_srqs[endpoint_slot] + srqn.index();
+        let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
         if srqn.index() >= endpoint.max_srqs() || !self.qp_table.has_srq_room(index, &ring) {
             return Answer::Refused(CommandRefused::NoRoom, Some(Command::AddSrq(srq, ring)));
         }
@@ -263,16 +263,16 @@ impl<N: Nic> Worker<N> {
     }
 
     fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Answer {
-        let Some(worker_endpoint) = self.worker_endpoint(srqn.endpoint()) else {
+        let Some(endpoint_slot) = self.slot_of_endpoint(srqn.endpoint()) else {
             return refuse(CommandRefused::NoSuchObject);
         };
-        let index = self.first_srqs[worker_endpoint] + srqn.index();
-        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+        let index = self.first_srqs[endpoint_slot] + srqn.index();
+        let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
         done_or_refused(self.qp_table.set_srq_limit(index, limit, endpoint, srqn))
     }
 
     fn srq_limit(&self, srqn: Srqn) -> Answer {
-        let Some(at) = self.worker_endpoint(srqn.endpoint()) else { return refuse(CommandRefused::NoSuchObject) };
+        let Some(at) = self.slot_of_endpoint(srqn.endpoint()) else { return refuse(CommandRefused::NoSuchObject) };
         let Some(srq) = self.worker_endpoints[at].endpoint.srq(srqn) else {
             return refuse(CommandRefused::NoSuchObject);
         };
@@ -281,12 +281,12 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_srq(&mut self, srqn: Srqn) -> Answer {
-        let Some(worker_endpoint) = self.worker_endpoint(srqn.endpoint()) else {
+        let Some(endpoint_slot) = self.slot_of_endpoint(srqn.endpoint()) else {
             return refuse(CommandRefused::NoSuchObject);
         };
-        match self.worker_endpoints[worker_endpoint].endpoint.remove_srq(srqn) {
+        match self.worker_endpoints[endpoint_slot].endpoint.remove_srq(srqn) {
             Some(srq) => {
-                let ring = self.qp_table.remove_srq(self.first_srqs[worker_endpoint] + srqn.index());
+                let ring = self.qp_table.remove_srq(self.first_srqs[endpoint_slot] + srqn.index());
                 Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has an entry"))
             }
             None => refuse(CommandRefused::NoSuchObject),
@@ -301,10 +301,10 @@ impl<N: Nic> Worker<N> {
         path: Option<PathState>,
         replay: ReplayMemory,
     ) -> Answer {
-        let (why, replay) = match self.endpoint_slot_of(qpn) {
+        let (why, replay) = match self.slot_of_qpn(qpn) {
             None => (CommandRefused::NoSuchObject, replay),
-            Some(worker_endpoint) => {
-                let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
+            Some(endpoint_slot) => {
+                let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
                 let replay = endpoint.provide(qpn, replay);
                 match endpoint.modify_qp(qpn, mask, &attributes, path) {
                     Ok(()) => return Answer::Changed(replay),
@@ -326,9 +326,9 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        let Some(worker_endpoint) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
-        let endpoint = &mut self.worker_endpoints[worker_endpoint].endpoint;
-        let entry = entry_of(self.first_entries[worker_endpoint], endpoint, qpn);
+        let Some(endpoint_slot) = self.slot_of_qpn(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let endpoint = &mut self.worker_endpoints[endpoint_slot].endpoint;
+        let entry = entry_of(self.first_entries[endpoint_slot], endpoint, qpn);
         match (endpoint.remove_qp(qpn), entry) {
             (Some(qp), Some(entry)) => {
                 let rings = self.qp_table.remove_qp(entry);
@@ -345,7 +345,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.worker_endpoints[self.endpoint_slot_of(qpn)?].endpoint.qp(qpn)
+        self.worker_endpoints[self.slot_of_qpn(qpn)?].endpoint.qp(qpn)
     }
 
     /// Fills a snapshot up to the room that was made for it.

@@ -5,8 +5,8 @@
 //! * **yield**: `sched_yield`, then the next poll iteration. Uses the core only while no other
 //!   thread needs it.
 //! * **sleep**: as yield for a configured time, then block until something happens; at once while
-//!   other threads compute on the core, for the kernel prefers a thread that wakes to them, and one
-//!   that yields waits for all of them ([`YieldPause`]).
+//!   other threads compute on the core, because the kernel prefers a thread that wakes to them, and
+//!   one that yields waits for all of them ([`YieldPause`]).
 //!
 //! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its [`Waker`]
 //! and its sessions' wake eventfds. The sockets are in no set: a socket in a set always

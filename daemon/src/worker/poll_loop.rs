@@ -368,12 +368,12 @@ impl<N: Nic> Worker<N> {
             visits += 1;
             let served = match self.qp_table.srq_in(entry) {
                 None => {
-                    let worker_endpoint = self.first_entries.partition_point(|first| *first <= entry) - 1;
-                    self.qp_table.serve(entry, &mut self.worker_endpoints[worker_endpoint].endpoint)
+                    let endpoint_slot = self.first_entries.partition_point(|first| *first <= entry) - 1;
+                    self.qp_table.serve(entry, &mut self.worker_endpoints[endpoint_slot].endpoint)
                 }
                 Some(index) => {
-                    let worker_endpoint = self.first_srqs.partition_point(|first| *first <= index) - 1;
-                    self.qp_table.serve_srq(index, &mut self.worker_endpoints[worker_endpoint].endpoint)
+                    let endpoint_slot = self.first_srqs.partition_point(|first| *first <= index) - 1;
+                    self.qp_table.serve_srq(index, &mut self.worker_endpoints[endpoint_slot].endpoint)
                 }
             };
             taken += served.taken;
@@ -437,15 +437,15 @@ impl<N: Nic> Worker<N> {
 
     fn take_packet_buffer(&mut self, now: Nanos, packet_buffer: PacketBuffer) {
         let frame: &[&[u8]] = &[packet_buffer.frame()];
-        let worker_endpoint = match packet_buffer.group_of() {
+        let endpoint_slot = match packet_buffer.group_of() {
             Some(device) => {
                 self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.device == device)
             }
             // The sender looked up the owner by the same number.
-            None => dest_qpn(frame).and_then(|qpn| self.endpoint_slot_of(qpn)),
+            None => dest_qpn(frame).and_then(|qpn| self.slot_of_qpn(qpn)),
         };
-        if let Some(worker_endpoint) = worker_endpoint {
-            let WorkerEndpoint { place, endpoint, .. } = &mut self.worker_endpoints[worker_endpoint];
+        if let Some(endpoint_slot) = endpoint_slot {
+            let WorkerEndpoint { place, endpoint, .. } = &mut self.worker_endpoints[endpoint_slot];
             // A packet sent to a group by a queue pair of this worker goes to all members; possibly
             // none is here.
             let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
@@ -655,12 +655,13 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Slot of the endpoint that a queue pair number names.
-    pub(super) fn endpoint_slot_of(&self, qpn: Qpn) -> Option<usize> {
+    pub(super) fn slot_of_qpn(&self, qpn: Qpn) -> Option<usize> {
         // A few at most: one for each device.
         self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.ids.contains(qpn.endpoint()))
     }
 
-    pub(super) fn worker_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
+    /// Slot of an endpoint.
+    pub(super) fn slot_of_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
         // A few at most: one for each device.
         self.worker_endpoints.iter().position(|worker_endpoint| worker_endpoint.place.endpoint == endpoint)
     }

@@ -1,5 +1,5 @@
 //! Work that was posted before a command that takes away a means of sending it: it is sent first,
-//! within a bound, for an adapter would have sent it by then.
+//! within a bound, because an adapter would have sent it by then.
 //!
 //! One command sends one batch, and its answer says whether more is left: the control thread serves
 //! others before it asks again, and decides how often it asks. Once its client is gone, the work
@@ -29,7 +29,7 @@ const ROUNDS: usize = 4;
 impl<N: Nic> Worker<N> {
     /// Sends a batch of the work of a queue pair that is to end. [`Answer::Sent`].
     pub(super) fn send_posted_of(&mut self, qpn: Qpn) -> Answer {
-        let Some(at) = self.endpoint_slot_of(qpn) else { return Answer::Refused(CommandRefused::NoSuchObject, None) };
+        let Some(at) = self.slot_of_qpn(qpn) else { return Answer::Refused(CommandRefused::NoSuchObject, None) };
         let Some(entry) = entry_of(self.first_entries[at], &self.worker_endpoints[at].endpoint, qpn) else {
             return Answer::Refused(CommandRefused::NoSuchObject, None);
         };
@@ -49,7 +49,7 @@ impl<N: Nic> Worker<N> {
             let mut from = 0;
             while let Some((doorbell, _, qpn)) = self.qp_table.next_qp_of(slot, from) {
                 from = doorbell + 1;
-                if let Some(at) = self.endpoint_slot_of(qpn) {
+                if let Some(at) = self.slot_of_qpn(qpn) {
                     self.worker_endpoints[at].endpoint.silence(qpn);
                 }
             }
@@ -72,7 +72,7 @@ impl<N: Nic> Worker<N> {
             cursor.doorbell = doorbell + 1;
             visits += 1;
             // A program knows of the sends of a reliable connection which have arrived.
-            let at = self.endpoint_slot_of(qpn).filter(|at| self.sends_of(*at, qpn).is_some());
+            let at = self.slot_of_qpn(qpn).filter(|at| self.sends_of(*at, qpn).is_some());
             let Some(at) = at else {
                 self.qp_table.pass_over(slot, doorbell);
                 continue;

@@ -80,7 +80,7 @@ fn hundreds_of_hosts_that_answer_are_reached_in_a_moment() {
     assert!(!net.heard.iter().any(gave_up), "each has its patience from its turn on");
 }
 
-/// The kernel looks for a neighbor to the end, for all that its followers have left.
+/// The kernel looks for a neighbor to the end, although its followers have left.
 #[test]
 fn followers_that_leave_at_once_make_no_room() {
     let Some((a, _b)) = large_link() else { return };

@@ -25,7 +25,7 @@ pub(crate) fn accept(at: SocketAddr) -> Result<()> {
     loop {
         let Some(request) = listener.next(Duration::from_secs(1))? else { continue };
         let opened = Arc::clone(&opened);
-        // One that is not confirmed, for its sender does not exist, keeps none from the others.
+        // One that is not confirmed, because its sender does not exist, keeps none from the others.
         thread::spawn(move || serve(&opened, request));
     }
 }

@@ -185,7 +185,7 @@ pub(crate) fn a_program_that_is_not_run_is_attached_again(settings: &Settings) -
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }
 
-/// The device stays served, for the MTU may rise again, but nothing can be sent.
+/// The device stays served, because the MTU may rise again, but nothing can be sent.
 pub(crate) fn an_mtu_that_becomes_too_small_is_warned_of(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "200"], SOON)?.success()?;

@@ -1,7 +1,7 @@
 //! Whole programs on two hosts, as a user runs them: `roced`, `rocectl`, `roce-perf` and clients of
-//! the library, in labs that `scripts/lab` makes. One test at a time, for the machine may be small.
-//! Needs root; without it every test counts as ignored. With ROCED_FULL=1 in the environment the
-//! runs are long.
+//! the library, in labs that `scripts/lab` makes. One test at a time, because the machine may be
+//! small. Needs root; without it every test counts as ignored. With ROCED_FULL=1 in the environment
+//! the runs are long.
 
 mod atomics;
 mod connections;
@@ -164,14 +164,14 @@ fn report_skipped_tests(root: bool, vlans: bool, threads: bool) {
         return;
     }
     if !vlans {
-        println!("skipped: tests of VLANs, for this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)");
+        println!("skipped: tests of VLANs, because this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)");
     }
     if !threads {
         println!("skipped: NAPI in threads, which takes Linux 6.17, or 6.8 and a /sys that can be written");
     }
 }
 
-/// Tried out, for the module may be there but not loaded.
+/// Tried out, because the module may be there but not loaded.
 fn kernel_has_vlans() -> bool {
     let space = format!("e2e-vlan-{}", std::process::id());
     let ip =

@@ -64,7 +64,7 @@ impl Program {
         Self::start(command)?.end(limit)
     }
 
-    /// Its process: with `scripts/lab exec` that of the program itself, for nothing stays in
+    /// Its process: with `scripts/lab exec` that of the program itself, because nothing stays in
     /// between.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())

@@ -25,7 +25,7 @@ const PROGRAM: &str = "roced_faults";
 /// The one that makes copies.
 const COPIES: &str = "roced_copies";
 
-/// Handle and priority of our filter on a port: the first, for nothing else is there.
+/// Handle and priority of our filter on a port: the first, because nothing else is there.
 const FILTER: (u32, u32) = (1, 1);
 
 /// Puts the programs on each of `ports`, with no fault set.
@@ -125,7 +125,8 @@ impl Faults {
 }
 
 fn load() -> Result<Object> {
-    // A copy, for libbpf reads ELF structures in place and `include_bytes!` promises no alignment.
+    // A copy, because libbpf reads ELF structures in place and `include_bytes!` promises no
+    // alignment.
     let bytes = OBJECT.to_vec();
     let object = ObjectBuilder::default().open_memory(&bytes).context("the switch's BPF object")?;
     object.load().context("the kernel refuses the switch's BPF program: is this root?")

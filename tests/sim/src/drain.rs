@@ -2,7 +2,7 @@
 //! RTS, SQD, RTS.
 //!
 //! While one end is in SQD its peer goes on; a new depth for the peer's READs and atomic operations
-//! must not forget those that were answered, for an answer may be lost on its way.
+//! must not forget those that were answered, because an answer may be lost on its way.
 
 use roced_transport::qp::State;
 use roced_types::{QpAttributes, Qpn, attribute, state};

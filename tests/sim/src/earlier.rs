@@ -7,10 +7,13 @@
 //! frame of the later life, as far as any implementation could know that. There are two kinds of
 //! hosts:
 //!
-//! | its frames leave | frames that the network may bring |
-//! |---|---|
-//! | from another UDP source port in each life | Anything, for ten seconds, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
-//! | always from the same port, which costs the second life of a queue pair milliseconds of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for packets in flight. |
+//! - one with another UDP source port in each life: any frames, for ten seconds, once the receiver
+//!   has taken a packet on that side in that life and in its own, and they are refused; before,
+//!   nothing that go-back-N by itself would believe;
+//! - one with the same port always, which costs the second life of a queue pair milliseconds of
+//!   doubt: frames for less than a second after that life, to a queue pair that went through RESET,
+//!   and nothing that go-back-N by itself would believe: no expected request, no answer for packets
+//!   in flight.
 
 use crate::{
     connection::{Connection, Phase},

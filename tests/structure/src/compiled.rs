@@ -1,5 +1,6 @@
 //! Files that the compiler reads, and the tests that run: `mod` lines are followed from the roots
-//! of every crate's targets. A source file that none reaches is an error, for its tests never run.
+//! of every crate's targets. A source file that none reaches is an error, because its tests never
+//! run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

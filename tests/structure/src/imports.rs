@@ -10,7 +10,7 @@ use crate::source::{Crate, SourceFile};
 /// For each file of a crate, by index, the files that it uses.
 pub(crate) type ImportGraph = Vec<BTreeSet<usize>>;
 
-/// Reads the import graph; test modules are left out, for a test may use everything.
+/// Reads the import graph; test modules are left out, because a test may use everything.
 pub(crate) fn import_graph(source: &Crate) -> ImportGraph {
     let modules = source.modules();
     let paths: Vec<_> = source.files.iter().map(|file| Paths::of(file, &source.name)).collect();

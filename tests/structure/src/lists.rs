@@ -1,5 +1,6 @@
 //! Facts that stand in two places: fuzz targets of the nightly workflow and of docs/fuzzing.md,
-//! keys that a reload applies, at the head of config/roced.toml, and the version of the client ABI.
+//! keys that a reload applies, at the head of config/roced.toml, the version of the client ABI, and
+//! scripts, which CONTRIBUTING.md names.
 
 use std::{fs, path::Path};
 
@@ -26,6 +27,12 @@ const ABI: &str = "shared/abi/src/lib.rs";
 /// The document that begins with that version.
 const ABI_DOCUMENT: &str = "docs/client-abi.md";
 
+/// The folder of scripts.
+const SCRIPTS: &str = "scripts";
+
+/// The document that names every script.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
 /// Lists and versions that differ.
 ///
 /// # Errors
@@ -49,7 +56,20 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
     if !read(ABI_DOCUMENT)?.contains(&format!("**Version {version}.**")) {
         broken.push(format!("{ABI_DOCUMENT} does not say \"**Version {version}.**\", the VERSION of {ABI}"));
     }
+    let contributing = read(CONTRIBUTING)?;
+    for script in fs::read_dir(workspace.join(SCRIPTS)).context(SCRIPTS)? {
+        let script = format!("{SCRIPTS}/{}", script?.file_name().display());
+        if !names(&contributing, &script) {
+            broken.push(format!("{CONTRIBUTING} does not name {script}"));
+        }
+    }
     Ok(broken)
+}
+
+/// Whether the document has the name, alone or with arguments, in backticks or in a block.
+fn names(document: &str, script: &str) -> bool {
+    let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric() || ['-', '/', '_'].contains(&next));
+    document.match_indices(script).any(|(at, _)| ends(&document[at + script.len()..]))
 }
 
 /// Value of the constant `VERSION`.
@@ -88,7 +108,7 @@ struct Section {
     keys: Vec<(String, bool)>,
 }
 
-/// Sections that `compare!` and `add` have, in order.
+/// Sections that `section!` and `add` have, in order.
 ///
 /// # Errors
 ///
@@ -96,21 +116,20 @@ struct Section {
 fn sections(source: &str) -> Result<Vec<Section>> {
     let source = source.split("#[cfg(test)]").next().unwrap_or("");
     let mut sections = Vec::new();
-    for call in source.split("compare!(").skip(1) {
-        let (_, rest) = call.split_once('"').context("compare! without a section")?;
-        let (name, rest) = rest.split_once('"').context("compare! without a section")?;
-        let (_, rest) = rest.split_once('{').context("compare! without keys")?;
-        let (body, _) = rest.split_once('}').context("compare! without keys")?;
+    for call in source.split("section!(").skip(1) {
+        let (_, rest) = call.split_once('"').context("section! without a section")?;
+        let (name, rest) = rest.split_once('"').context("section! without a section")?;
+        let (_, rest) = rest.split_once('{').context("section! without keys")?;
+        let (body, _) = rest.split_once('}').context("section! without keys")?;
         let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let keys = lines.split(',').filter_map(|key| key.split_once("=>"));
         let keys = keys.map(|(key, effect)| (key.trim().to_owned(), effect.trim() != "Restart")).collect();
-        let name = name.split('[').next().unwrap_or(name).to_owned();
-        sections.push(Section { name, keys });
+        sections.push(Section { name: name.to_owned(), keys });
     }
     ensure!(sections.len() > 5, "{CHANGES} has no sections");
     let mut calls = source.lines().filter(|line| line.contains("changes.add(\""));
     let outside = calls.find(|line| !line.ends_with("Effect::Restart);"));
-    ensure!(outside.is_none(), "{CHANGES} applies a key outside of compare!: {outside:?}");
+    ensure!(outside.is_none(), "{CHANGES} applies a key outside of section!: {outside:?}");
     Ok(sections)
 }
 
@@ -155,22 +174,28 @@ mod tests {
 
     #[test]
     fn applied_keys_are_those_without_a_restart() {
-        let source = "compare!(c, \"log\", a, b, L { level => Apply, target => Restart, });
-            compare!(c, \"admin\", a, b, A { socket => Restart, });
-            compare!(c, \"net\", a, b, N { x => Apply, });
-            compare!(c, \"limits.client\", a, b, C {
+        let source = "section!(\"log\", L { level => Apply, target => Restart, });
+            section!(\"admin\", A { socket => Restart, });
+            section!(\"net\", N { x => Apply, });
+            section!(\"limits.client\", C {
                 qps => Apply,
                 // Tables, of that size.
                 cqs => Restart,
                 mrs => Apply,
             });
-            compare!(c, \"limits.device\", a, b, D { qps => Restart, });
-            compare!(self, &format!(\"device[{at}]\"), a, b, D { x => Restart, y => Attach, z => Attach, });
+            section!(\"limits.device\", D { qps => Restart, });
+            section!(\"device\", D { x => Restart, y => Attach, z => Attach, });
             changes.add(\"limits\", \"clients\", Effect::Restart);";
         let applied = applied_keys(&sections(source).expect("the usual form"));
         assert_eq!(applied, "log.level, [net], [limits.client] except cqs, and of a device y and z");
         let outside = source.replace("\"clients\", Effect::Restart", "\"clients\", Effect::Apply");
         assert!(sections(&outside).is_err());
+    }
+
+    #[test]
+    fn a_longer_name_is_no_mention_of_a_script() {
+        assert!(names("`scripts/lab up`, `scripts/test`.", "scripts/test"));
+        assert!(!names("`scripts/test-all`, `scripts/tests`", "scripts/test"));
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
 //! steps that name symbols which these files define, lists that stand in two places, tables of
-//! attacks and clauses with tests that run, no source file without a `mod` line, and no construct
-//! that hides something from these rules.
+//! attacks and clauses with tests that run, no source file without a `mod` line, no construct that
+//! hides something from these rules, American spelling, widths of comments, and no seeds of
+//! proptest without their source file.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -29,9 +30,12 @@ mod messages;
 mod modules;
 mod names;
 mod prose;
+mod seeds;
 mod source;
+mod spelling;
 mod test_names;
 mod threats;
+mod widths;
 
 use std::{
     collections::BTreeMap,
@@ -90,6 +94,9 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(journeys::broken_steps(workspace, &definitions)?);
     broken.extend(definitions::undefined(workspace, &definitions)?);
     broken.extend(lists::differences(workspace)?);
+    broken.extend(seeds::unread(workspace)?);
+    broken.extend(spelling::british(workspace)?);
+    broken.extend(widths::too_wide(workspace)?);
     let sources = files::sources(workspace)?;
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));

@@ -12,7 +12,7 @@ const WIDTH: usize = 100;
 
 /// Longest comment line of scripts and settings, in columns: comments stand beside commands, which
 /// are as long.
-const SCRIPT_WIDTH: usize = 140;
+pub(crate) const SCRIPT_WIDTH: usize = 140;
 
 /// Pronouns for persons: packets and queue pairs are none.
 pub(crate) const PEOPLE: [&str; 11] =

@@ -16,7 +16,7 @@ pub(crate) struct RoundTrip {
     samples: u32,
 }
 
-/// Measurements in an epoch. Each epoch moves the recent minimum a quarter of the way towards the
+/// Measurements in an epoch. Each epoch moves the recent minimum a quarter of the way toward the
 /// minimum of that epoch. When a path becomes longer, the all-time minimum is useless; a queue's
 /// delay, on the other hand, disappears as soon as the traffic pauses.
 const EPOCH: u32 = 64;

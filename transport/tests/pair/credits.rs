@@ -338,7 +338,7 @@ fn a_late_answer_offers_credits_when_later_requests_are_acknowledged_already() {
 }
 
 /// Before the first answer of a life was taken an ACK behind a READ is asked for again, not
-/// believed, for it may be of an earlier life.
+/// believed, because it may be of an earlier life.
 #[test]
 fn an_answer_that_is_not_believed_offers_nothing() {
     let mut pair = Pair::new(Settings { min_rnr_timer: 20, ..Settings::default() });

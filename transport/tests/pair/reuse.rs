@@ -185,7 +185,7 @@ fn the_question_is_a_duplicate_of_no_bytes() {
 }
 
 /// Before anything is acknowledged in a life there is no duplicate to ask by: the oldest packet is.
-/// Where its memory is gone the question goes out all the same, for nothing else is left.
+/// Where its memory is gone the question goes out all the same, because nothing else is left.
 #[test]
 fn the_first_message_of_a_life_is_asked_about_though_its_ack_is_lost_and_its_memory_gone() {
     for is_gone in [false, true] {

@@ -574,7 +574,7 @@ fn compile_module(options: &[&str]) -> CString {
     fs::create_dir_all(&folder).expect("the temporary folder can be written");
     let (source, library) = (folder.join("module.c"), folder.join("librdmacm.so.1"));
     fs::write(&source, LIKE_LIBRDMACM).expect("as above");
-    // Another file each time, for the loader knows files by their inode.
+    // Another file each time, because the loader knows files by their inode.
     let _ = fs::remove_file(&library);
     let shared = ["-shared", "-fPIC", "-O1", "-Wl,-soname,librdmacm.so.1", "-o"];
     let compiled = Command::new("cc").args(shared).arg(&library).arg(&source).args(options).status();

@@ -34,7 +34,7 @@ fn it_gets_the_mode_it_asks_for_and_leaves_when_dropped() {
     }
 }
 
-/// A long MTU is no obstacle, for the program knows frames of several buffers.
+/// A long MTU is no obstacle, because the program knows frames of several buffers.
 #[test]
 fn a_long_mtu_is_no_obstacle() {
     needs_root!();

@@ -1,7 +1,7 @@
 //! Calls about address handles, and followers of destinations.
 //!
-//! Every worker of the device has every handle, for a queue pair of any of them may name it; each
-//! checks the protection domain, which is of one session alone.
+//! Every worker of the device has every handle, because a queue pair of any of them may name it;
+//! each checks the protection domain, which is of one session alone.
 
 use roced_abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, Refusal, limit::AccountResource};
 use roced_transport::ah::AhEntry;

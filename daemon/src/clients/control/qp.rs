@@ -317,7 +317,7 @@ impl CallHandler<'_, '_> {
 /// Memory of the worker for a queue pair, in whole KiB.
 const fn memory_kib(sizes: &QpSizes) -> u64 {
     let kib = Qp::memory_bytes(sizes).div_ceil(1024);
-    assert!(kib <= u16::MAX as u64, "the largest has 53 MiB");
+    assert!(kib <= u16::MAX as u64, "the largest has 51 MiB");
     kib
 }
 
@@ -371,6 +371,17 @@ mod tests {
     use roced_types::{INLINE_BYTES_MAX, QpAttributes, SGE_MAX, WORK_REQUESTS_MAX};
 
     use super::*;
+
+    const fn symmetric(wrs: u32, sges: u32, inline_bytes: u32) -> QpSizes {
+        QpSizes { send_wrs: wrs, recv_wrs: wrs, send_sges: sges, recv_sges: sges, inline_bytes }
+    }
+
+    // As config/roced.toml says for `daemon_memory_mib`.
+    const _: () = {
+        assert!(memory_kib(&symmetric(128, 1, 0)) == 22);
+        assert!(memory_kib(&symmetric(128, 1, 224)) == 50);
+        assert!(memory_kib(&symmetric(WORK_REQUESTS_MAX, SGE_MAX, INLINE_BYTES_MAX)).div_ceil(1024) == 51);
+    };
 
     #[test]
     fn only_root_has_a_privileged_qkey() {

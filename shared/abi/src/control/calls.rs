@@ -73,11 +73,11 @@ calls! {
     /// Changes a registration to which no memory window is bound; its keys stay the same.
     /// Operations in flight on it may fail.
     18 ReregMr(ReregMrRequest) -> Nothing;
-    /// Maps a part of a file of the client. Descriptor with the request: a tmpfs file or memfd that
-    /// cannot shrink, opened with the requested access. The result is memory like that of
-    /// [`AllocMemory`]; the client has populated its pages. With
-    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and atomic operations of
-    /// peers are atomic among peers alone.
+    /// Maps a part of a file of the client. Descriptor with the request: a tmpfs file or memfd,
+    /// opened with the requested access; by the daemon's config it must be sealed against shrinking
+    /// and holes. The result is memory like that of [`AllocMemory`]; the client has populated its
+    /// pages. With [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and atomic
+    /// operations of peers are atomic among peers alone.
     19 MapMemory(MapMemoryRequest) -> Handle;
     /// Creates a completion channel. Descriptor with the reply: the client's end of a socket pair;
     /// each event is one [`ChannelEvent`](super::ChannelEvent).

@@ -110,7 +110,7 @@ impl Drop for MemoryCgroup {
 }
 
 pub(super) fn untouched_memory(stage: &Stage) -> Result<Vec<Finding>> {
-    // Before the hosts, for the daemon must end first.
+    // Before the hosts, because the daemon must end first.
     let cgroup = MemoryCgroup::new(&format!("roced-hostile-{}", std::process::id()));
     let pair = stage.hosts()?;
     let before = pair.a.holdings()?;

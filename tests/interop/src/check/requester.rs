@@ -32,8 +32,8 @@ struct Asked {
     psn: i64,
     frame: Seen,
     /// When the time that an RNR NAK asks for is over, counted from when it passed the port: the
-    /// requester had it no sooner. Where more came, of the first, for a requester that waits need
-    /// not mind the others.
+    /// requester had it no sooner. Where more came, of the first, because a requester that waits
+    /// need not mind the others.
     not_before_ns: u64,
     /// Of the last.
     expected_ns: u64,

@@ -116,7 +116,7 @@ fn a_request_before_the_end_of_the_rnr_timer_is_seen() {
     assert_eq!(rules, ["rnr-timer"]);
 }
 
-/// A repetition that no RNR NAK was the reason of, for it had not been looked at: a copy of the
+/// A repetition that no RNR NAK was the reason of, because it had not been looked at: a copy of the
 /// first SEND, so long after the NAK.
 fn on_its_way(frames: &mut Vec<Seen>, nth: usize, after_ns: u64) {
     let nak = at(frames, nth, Kind::Ack);

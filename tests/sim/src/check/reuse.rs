@@ -2,10 +2,10 @@
 //! arrived: nothing reads it, unless something of the message was lost.
 //!
 //! No rule of the specification gives the memory back before the completion. Programs take it back
-//! all the same, for an unsignaled message has none, and adapters let them: without a loss nothing
-//! is sent again. Where a frame of the message or its ACK was lost, damaged or late, or the ACK
-//! timer ran out, an adapter sends again as well; there nothing is demanded. Neither is where the
-//! peer made a key invalid, for which it answers late.
+//! all the same, because an unsignaled message has none, and adapters let them: without a loss
+//! nothing is sent again. Where a frame of the message or its ACK was lost, damaged or late, or the
+//! ACK timer ran out, an adapter sends again as well; there nothing is demanded. Neither is where
+//! the peer made a key invalid, for which it answers late.
 
 use crate::{
     frame::Seen,

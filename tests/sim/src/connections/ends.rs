@@ -77,7 +77,7 @@ pub(crate) struct End {
     pub(crate) gone: Option<Duration>,
     /// Its last call was refused.
     pub(crate) is_call_refused: bool,
-    /// The queue pair is to fail, for the peer is not there.
+    /// The queue pair is to fail, because the peer is not there.
     pub(crate) fails: bool,
 }
 
