@@ -41,7 +41,7 @@ impl Member {
     }
 
     /// Packages that it depends on; `workspace` has the dependencies that it may inherit.
-    fn dependencies<'a>(&'a self, workspace: &'a Table) -> BTreeSet<&'a str> {
+    pub(crate) fn dependencies<'a>(&'a self, workspace: &'a Table) -> BTreeSet<&'a str> {
         let targets = self.manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
         let tables = targets.filter_map(Value::as_table).chain([&self.manifest]);
         let dependencies = tables.flat_map(|table| DEPENDENCIES.iter().filter_map(|kind| table.get(*kind)?.as_table()));
@@ -120,19 +120,20 @@ fn manifest(folder: &Path) -> Result<Table> {
     text.parse().with_context(|| file.display().to_string())
 }
 
-/// Dependencies on crates of the workspace that have no arrow, crates without an arrow, and faults
-/// of the arrows.
+/// Dependencies that members may inherit from the workspace's manifest.
 ///
 /// # Errors
 ///
-/// The workspace's manifest cannot be read.
-pub(crate) fn forbidden_dependencies(workspace: &Path, members: &[Member], arrows: &Arrows) -> Result<Vec<String>> {
+/// The manifest cannot be read.
+pub(crate) fn inherited_dependencies(workspace: &Path) -> Result<Table> {
     let root = manifest(workspace)?;
     let inherited = root.get("workspace").and_then(|it| it.get("dependencies")).and_then(Value::as_table);
-    Ok(forbidden(members, inherited.unwrap_or(&Table::new()), arrows))
+    Ok(inherited.cloned().unwrap_or_default())
 }
 
-fn forbidden(members: &[Member], inherited: &Table, arrows: &Arrows) -> Vec<String> {
+/// Dependencies on crates of the workspace that have no arrow, crates without an arrow, and faults
+/// of the arrows. `inherited` has the dependencies of the workspace's manifest.
+pub(crate) fn forbidden_dependencies(members: &[Member], inherited: &Table, arrows: &Arrows) -> Vec<String> {
     let arrow_of: BTreeMap<&str, &str> = members.iter().map(|member| (member.name(), member.arrow())).collect();
     let mut broken = Vec::new();
     let mut used = Arrows::new();
@@ -231,6 +232,6 @@ mod tests {
             "ARCHITECTURE.md, imports between crates: nothing needs the arrow from base to app",
             "ARCHITECTURE.md, imports between crates: arrows make a circle: app, base",
         ];
-        assert_eq!(forbidden(&members, &Table::new(), &arrows), broken);
+        assert_eq!(forbidden_dependencies(&members, &Table::new(), &arrows), broken);
     }
 }

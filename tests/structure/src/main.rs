@@ -23,6 +23,7 @@ mod files;
 mod folder_map;
 mod graph;
 mod imports;
+mod isolation;
 mod journeys;
 mod lists;
 mod messages;
@@ -97,7 +98,9 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
-    broken.extend(crates::forbidden_dependencies(workspace, &members, &arrows)?);
+    let inherited = crates::inherited_dependencies(workspace)?;
+    broken.extend(crates::forbidden_dependencies(&members, &inherited, &arrows));
+    broken.extend(isolation::faults(&members, &inherited, &sources)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;
     for source in &crates {
         let graph = import_graph(source);
