@@ -196,6 +196,9 @@ impl<'ast> Visit<'ast> for Constructs<'_> {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if attribute.path().is_ident("ignore") && matches!(attribute.meta, Meta::Path(_)) {
+            self.found.push("`#[ignore]` hides a test: give the reason, `#[ignore = \"...\"]`");
+        }
         if let Meta::List(list) = &attribute.meta
             && list.path.is_ident("cfg_attr")
         {
@@ -292,5 +295,7 @@ mod tests {
             assert_eq!(found("a/src/b.rs", &text), ["`cfg_attr` may not add"], "{name}");
         }
         assert_eq!(found("a/src/b.rs", "#![cfg_attr(not(test), expect(x))]"), [""; 0]);
+        assert_eq!(found("a/tests/b.rs", "#[test] #[ignore] fn f() {}"), ["`#[ignore]` hides a te"]);
+        assert_eq!(found("a/tests/b.rs", "#[test] #[ignore = \"a measurement\"] fn f() {}"), [""; 0]);
     }
 }

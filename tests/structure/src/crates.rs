@@ -83,9 +83,10 @@ fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &
         let outside = paths.into_iter().filter(|path| !is_member(&normal(&folder.join(path))));
         broken.extend(outside.map(|path| format!("{name}: {path} is no member of the workspace")));
     }
-    if root.get("workspace").is_some_and(|workspace| workspace.get("exclude").is_some()) {
-        broken.push("Cargo.toml: `exclude` hides crates".into());
-    }
+    let workspace = root.get("workspace").and_then(Value::as_table);
+    let hiding =
+        ["default-members", "exclude"].into_iter().filter(|key| workspace.is_some_and(|it| it.contains_key(*key)));
+    broken.extend(hiding.map(|key| format!("Cargo.toml: `{key}` hides crates")));
     broken
 }
 
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_crate_that_is_no_member_is_found() {
-        let root = "[workspace]\nmembers = [\"a\", \"b/c\"]\nexclude = [\"d\"]\n[workspace.dependencies]\n\
+        let root = "[workspace]\nmembers = [\"a\", \"b/c\"]\nexclude = [\"d\"]\n\
+                    default-members = [\"a\"]\n[workspace.dependencies]\n\
                     a = { path = \"a\" }\nd = { path = \"./d\" }\n[patch.crates-io]\nnix = { path = \"a\" }\n";
         let members = [
             member(
@@ -210,6 +212,7 @@ mod tests {
             "b/c/Cargo.toml: [workspace] changes crates: name them as dependencies",
             "Cargo.toml: [patch] changes crates: name them as dependencies",
             "Cargo.toml: ./d is no member of the workspace",
+            "Cargo.toml: `default-members` hides crates",
             "Cargo.toml: `exclude` hides crates",
         ];
         let folders = ["a", "b/c", "d"].map(Path::new);

@@ -33,6 +33,7 @@ mod prose;
 mod source;
 mod test_names;
 mod threats;
+mod unrun;
 
 use std::{
     collections::BTreeMap,
@@ -95,6 +96,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
+    broken.extend(unrun::faults(workspace, &sources, &members)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
