@@ -26,6 +26,7 @@ mod imports;
 mod isolation;
 mod journeys;
 mod lists;
+mod mentions;
 mod messages;
 mod modules;
 mod names;
@@ -86,6 +87,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
+    broken.extend(mentions::missing(workspace)?);
     broken.extend(figures::differences(workspace)?);
     broken.extend(folder_map::differences(workspace)?);
     let definitions = Definitions::read(workspace, &crates)?;
