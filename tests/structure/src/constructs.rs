@@ -12,8 +12,9 @@ use syn::{
 };
 
 use crate::{
-    compiled::{Compiled, Sources},
+    compiled::Compiled,
     crates::{self, Member},
+    files::Sources,
     imports::is_test_only,
 };
 

@@ -11,8 +11,7 @@ use toml::{Table, Value};
 
 use crate::{
     arrows::{self, Arrows},
-    compiled::normal,
-    files::files_below,
+    files::{files_below, normal},
 };
 
 /// Folder of crates that have one arrow together.

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{compiled::normal, files::files_below};
+use crate::files::{files_below, normal};
 
 /// Extensions of files that a document may name in backticks.
 const EXTENSIONS: [&str; 12] =

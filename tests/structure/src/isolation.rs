@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use syn::{AttrStyle, Meta};
 use toml::Table;
 
-use crate::{compiled::Sources, crates::Member};
+use crate::{crates::Member, files::Sources};
 
 /// A crate without `std`.
 struct Isolated {

@@ -79,9 +79,9 @@ fn main() -> Result<ExitCode> {
 /// Every rule that the workspace breaks. Prints figures.
 fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let members = crates::members(workspace)?;
-    let is_checked = |member: &&Member| !Path::new(&member.folder).starts_with(crates::GROUP);
-    let crates = members.iter().filter(is_checked).map(|member| Crate::read(workspace, member));
-    let crates = crates.collect::<Result<Vec<_>>>()?;
+    let all = members.iter().map(|member| Crate::read(workspace, member)).collect::<Result<Vec<_>>>()?;
+    let is_of_tests = |source: &Crate| Path::new(&source.folder).starts_with(crates::GROUP);
+    let (tests, crates): (Vec<Crate>, Vec<Crate>) = all.into_iter().partition(is_of_tests);
     let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
     let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
     broken.extend(crates::outsiders(workspace, &members)?);
@@ -106,7 +106,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(crates::forbidden_dependencies(&members, &inherited, &arrows));
     broken.extend(isolation::faults(&members, &inherited, &sources)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;
-    for source in &crates {
+    for source in crates.iter().chain(&tests) {
         let graph = import_graph(source);
         if source.folder == WITH_ARROWS {
             broken.extend(modules::forbidden_imports(source, &graph, &arrows));

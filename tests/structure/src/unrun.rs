@@ -13,9 +13,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::{FnArg, Item, ItemFn, ItemMacro, ReturnType, Visibility, visit::Visit};
 
 use crate::{
-    compiled::Sources,
     crates::Member,
-    files::files_below,
+    files::{Sources, files_below},
     lists::{TARGETS, fuzz_targets},
 };
 
