@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::files::{files_below, normal};
 
 /// Extensions of files that a document may name in backticks.
-const EXTENSIONS: [&str; 12] =
+pub(crate) const EXTENSIONS: [&str; 12] =
     [".rs", ".c", ".h", ".toml", ".md", ".py", ".yml", ".patch", ".sh", ".service", ".conf", ".json"];
 
 /// Files of other projects or hosts, and files planned by a design page.

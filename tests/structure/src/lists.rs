@@ -18,7 +18,7 @@ const FUZZING: &str = "docs/fuzzing.md";
 const CHANGES: &str = "daemon/src/config/changes.rs";
 
 /// The config with every key.
-const CONFIG: &str = "config/roced.toml";
+pub(crate) const CONFIG: &str = "config/roced.toml";
 
 /// The constant with the version of the client ABI.
 const ABI: &str = "shared/abi/src/lib.rs";

@@ -31,6 +31,7 @@ mod messages;
 mod modules;
 mod names;
 mod prose;
+mod quoted;
 mod source;
 mod test_names;
 mod threats;
@@ -87,6 +88,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
+    broken.extend(quoted::unknown(workspace, &members)?);
     broken.extend(mentions::missing(workspace)?);
     broken.extend(figures::differences(workspace)?);
     broken.extend(folder_map::differences(workspace)?);
