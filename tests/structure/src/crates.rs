@@ -63,7 +63,25 @@ pub(crate) fn outsiders(workspace: &Path, members: &[Member]) -> Result<Vec<Stri
     let files = files_below(workspace)?;
     let manifests = files.iter().filter(|file| file.file_name().is_some_and(|name| name == "Cargo.toml"));
     let folders = manifests.filter_map(|file| file.parent()).filter(|folder| !folder.as_os_str().is_empty());
-    Ok(outside(&manifest(workspace)?, members, folders))
+    let mut broken = outside(&manifest(workspace)?, members, folders);
+    for file in files.iter().filter(|file| is_settings(file)) {
+        let text = fs::read_to_string(workspace.join(file))?;
+        let table = text.parse().with_context(|| file.display().to_string())?;
+        broken.extend(changing_settings(file, &table));
+    }
+    Ok(broken)
+}
+
+/// Whether a file is of Cargo's settings, which count below its folder.
+fn is_settings(file: &Path) -> bool {
+    file.ends_with(".cargo/config.toml") || file.ends_with(".cargo/config")
+}
+
+/// Settings of Cargo that take crates from another place.
+fn changing_settings(file: &Path, settings: &Table) -> Vec<String> {
+    let is_changing = |key: &&&str| settings.contains_key(**key);
+    let changing = ["patch", "paths", "source", "registries"].iter().filter(is_changing);
+    changing.map(|key| format!("{}: [{key}] changes crates: name them as dependencies", file.display())).collect()
 }
 
 fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &'a Path>) -> Vec<String> {
@@ -77,8 +95,10 @@ fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &
         let tables = ["patch", "replace", "workspace"].into_iter().filter(|table| manifest.contains_key(*table));
         let foreign = tables.filter(|table| *table != "workspace" || !folder.as_os_str().is_empty());
         broken.extend(foreign.map(|table| format!("{name}: [{table}] changes crates: name them as dependencies")));
-        let mut paths = Vec::new();
-        dependency_paths(manifest, &mut paths);
+        let [mut paths, mut repositories] = [Vec::new(), Vec::new()];
+        dependency_values(manifest, "path", &mut paths);
+        dependency_values(manifest, "git", &mut repositories);
+        broken.extend(repositories.into_iter().map(|url| format!("{name}: {url} is no registry of crates")));
         let outside = paths.into_iter().filter(|path| !is_member(&normal(&folder.join(path))));
         broken.extend(outside.map(|path| format!("{name}: {path} is no member of the workspace")));
     }
@@ -89,14 +109,14 @@ fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &
     broken
 }
 
-/// Values of `path` in the tables of dependencies, wherever these are.
-fn dependency_paths<'a>(table: &'a Table, found: &mut Vec<&'a str>) {
+/// Values of `key` in the tables of dependencies, wherever these are.
+fn dependency_values<'a>(table: &'a Table, key: &str, found: &mut Vec<&'a str>) {
     for (name, value) in table {
         let Some(inner) = value.as_table() else { continue };
         if name.ends_with("dependencies") {
-            found.extend(inner.values().filter_map(|how| how.get("path")?.as_str()));
+            found.extend(inner.values().filter_map(|how| how.get(key)?.as_str()));
         } else {
-            dependency_paths(inner, found);
+            dependency_values(inner, key, found);
         }
     }
 }
@@ -216,6 +236,21 @@ mod tests {
         ];
         let folders = ["a", "b/c", "d"].map(Path::new);
         assert_eq!(outside(&root.parse().expect("valid"), &members, folders.into_iter()), broken);
+    }
+
+    #[test]
+    fn settings_and_repositories_do_not_change_crates() {
+        let settings = "[build]\njobs = 2\n[patch.crates-io]\nnix = { path = \"x\" }\n[source.crates-io]\n";
+        let file = Path::new("a/.cargo/config.toml");
+        assert!(
+            is_settings(file) && is_settings(Path::new(".cargo/config")) && !is_settings(Path::new("a/config.toml"))
+        );
+        let broken = ["patch", "source"]
+            .map(|key| format!("a/.cargo/config.toml: [{key}] changes crates: name them as dependencies"));
+        assert_eq!(changing_settings(file, &settings.parse().expect("valid")), broken);
+        let members = [member("a", "[target.x.dependencies]\nroced-b = { git = \"https://b\" }\n")];
+        let broken = ["a/Cargo.toml: https://b is no registry of crates"];
+        assert_eq!(outside(&Table::new(), &members, [].into_iter()), broken);
     }
 
     #[test]
