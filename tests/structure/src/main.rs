@@ -4,8 +4,9 @@
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
 //! steps that name symbols which these files define, lists that stand in two places, tables of
-//! attacks and clauses with tests that run, no source file without a `mod` line, and no construct
-//! that hides something from these rules.
+//! attacks and clauses with tests that run, no source file without a `mod` line, no test that
+//! nothing runs, no operating system in crates without `std`, and no construct that hides something
+//! from these rules.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
