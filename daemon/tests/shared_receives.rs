@@ -246,7 +246,7 @@ fn unreaped_receives_are_executed() {
     }
     assert_eq!(hub.srq.outstanding(), 8);
     hub.spokes.remove(0);
-    assert_eq!((hub.srq.outstanding(), hub.cq.waiting().expect("alive")), (6, 2), "two are nobody's");
+    assert_eq!((hub.srq.outstanding(), hub.cq.waiting().expect("alive")), (6, 2), "two have no owner");
     let mut reaped = [Completion::EMPTY; 8];
     let mut rest = 0;
     eventually("the other queue pair's", || {

@@ -305,7 +305,7 @@ mod tests {
             let mut looks = (0..LOOKS).filter_map(|_| place.range());
             let wrong = looks.find(|range| !ranges.contains(range));
             stop.store(true, Ordering::Relaxed);
-            assert_eq!(wrong, None, "it is nobody's");
+            assert_eq!(wrong, None, "it has no owner");
         });
         place.take(&ranges[1]);
         assert_eq!(place.range(), Some(0x8000..0x9000));

@@ -287,7 +287,7 @@ fn addresses_of_our_own_devices_are_local() {
     let source = net.gid(0, "10.1.0.1");
     net.net.follow(DeviceId(0), source, [127, 0, 0, 1].into(), Watched::ASKER).expect_err("loopback is no device");
     a.ip("address del 10.3.0.1/24 dev eth1");
-    net.until("it is nobody's now", |net| net.hop(other) == NextHop::Unreachable);
+    net.until("it has no owner now", |net| net.hop(other) == NextHop::Unreachable);
 }
 
 #[test]

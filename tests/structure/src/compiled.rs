@@ -12,10 +12,10 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Attribute, Expr, ExprLit, Item, ItemMacro, ItemMod, Lit, Meta, Token, punctuated::Punctuated};
 use toml::{Table, Value};
 
-use crate::crates::Member;
-
-/// Source files of the workspace with their texts.
-pub(crate) type Sources = BTreeMap<PathBuf, String>;
+use crate::{
+    crates::Member,
+    files::{Sources, normal},
+};
 
 /// Kinds of targets besides the library: the table of a manifest, the folder, and whether
 /// `cargo test` runs their tests.
@@ -298,21 +298,6 @@ fn roots(member: &Member, sources: &Sources) -> Vec<Root> {
     }
     let roots = tested.into_iter().map(|(file, is_tested)| Root { file: normal(&file), is_tested });
     roots.filter(|root| sources.contains_key(&root.file)).collect()
-}
-
-/// A path without `.` and `..`.
-pub(crate) fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for component in path.components() {
-        match component {
-            // Above the workspace it stays, and names nothing.
-            std::path::Component::ParentDir if !normal.pop() => normal.push(".."),
-            std::path::Component::ParentDir => {}
-            std::path::Component::CurDir => {}
-            other => normal.push(other),
-        }
-    }
-    normal
 }
 
 #[cfg(test)]

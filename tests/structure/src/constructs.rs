@@ -12,8 +12,9 @@ use syn::{
 };
 
 use crate::{
-    compiled::{Compiled, Sources},
+    compiled::Compiled,
     crates::{self, Member},
+    files::Sources,
     imports::is_test_only,
 };
 
@@ -115,6 +116,7 @@ impl Constructs<'_> {
                 (_, "super") if is_module && text(at + 3) == "super" => {
                     self.found.push("`super::super` in a module of a macro hides imports: write `crate`");
                 }
+                (_, "extern") if self.has_arrows && text(at + 1) == "crate" && text(at + 2) == "std" => self.add_std(),
                 (_, "use") => self.check_use(&texts[at + 1..], is_module),
                 _ => {}
             }
@@ -132,6 +134,10 @@ impl Constructs<'_> {
         if is_renamed || words.iter().any(|word| word.ends_with('*')) && !is_around {
             self.found.push("a macro with `use path::*` or `use path as name` hides imports");
         }
+    }
+
+    fn add_std(&mut self) {
+        self.found.push("`extern crate std` gives a crate without std the operating system: only tests have it");
     }
 
     fn add_include(&mut self) {
@@ -177,6 +183,8 @@ impl<'ast> Visit<'ast> for Constructs<'_> {
     fn visit_item_extern_crate(&mut self, item: &'ast ItemExternCrate) {
         if item.rename.is_some() || !LANGUAGE.iter().any(|name| item.ident == name) {
             self.found.push("`extern crate` other than alloc, core, std hides imports: write `use`");
+        } else if self.has_arrows && item.ident == "std" && !item.attrs.iter().any(is_test_only) {
+            self.add_std();
         }
     }
 
@@ -189,6 +197,9 @@ impl<'ast> Visit<'ast> for Constructs<'_> {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if attribute.path().is_ident("ignore") && matches!(attribute.meta, Meta::Path(_)) {
+            self.found.push("`#[ignore]` hides a test: give the reason, `#[ignore = \"...\"]`");
+        }
         if let Meta::List(list) = &attribute.meta
             && list.path.is_ident("cfg_attr")
         {
@@ -270,6 +281,12 @@ mod tests {
             assert_eq!(found("a/src/b.rs", text), ["`extern crate` other t"], "{text}");
         }
         assert_eq!(found("a/src/b.rs", "extern crate alloc;"), [""; 0]);
+        for text in ["extern crate std;", "fn f() { extern crate std; }", "m! { extern crate std; }"] {
+            assert_eq!(found("a/src/b.rs", text), ["`extern crate std` giv"], "{text}");
+            assert_eq!(found("a/src/b.rs", &format!("#[cfg(test)] mod tests {{ {text} }}")), [""; 0], "{text}");
+            assert_eq!(found("a/tests/b.rs", text), [""; 0], "{text}");
+        }
+        assert_eq!(found("a/src/b.rs", "#[cfg(test)] extern crate std;"), [""; 0]);
     }
 
     #[test]
@@ -279,5 +296,7 @@ mod tests {
             assert_eq!(found("a/src/b.rs", &text), ["`cfg_attr` may not add"], "{name}");
         }
         assert_eq!(found("a/src/b.rs", "#![cfg_attr(not(test), expect(x))]"), [""; 0]);
+        assert_eq!(found("a/tests/b.rs", "#[test] #[ignore] fn f() {}"), ["`#[ignore]` hides a te"]);
+        assert_eq!(found("a/tests/b.rs", "#[test] #[ignore = \"a measurement\"] fn f() {}"), [""; 0]);
     }
 }

@@ -11,8 +11,7 @@ use toml::{Table, Value};
 
 use crate::{
     arrows::{self, Arrows},
-    compiled::normal,
-    files::files_below,
+    files::{files_below, normal},
 };
 
 /// Folder of crates that have one arrow together.
@@ -41,7 +40,7 @@ impl Member {
     }
 
     /// Packages that it depends on; `workspace` has the dependencies that it may inherit.
-    fn dependencies<'a>(&'a self, workspace: &'a Table) -> BTreeSet<&'a str> {
+    pub(crate) fn dependencies<'a>(&'a self, workspace: &'a Table) -> BTreeSet<&'a str> {
         let targets = self.manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
         let tables = targets.filter_map(Value::as_table).chain([&self.manifest]);
         let dependencies = tables.flat_map(|table| DEPENDENCIES.iter().filter_map(|kind| table.get(*kind)?.as_table()));
@@ -64,7 +63,25 @@ pub(crate) fn outsiders(workspace: &Path, members: &[Member]) -> Result<Vec<Stri
     let files = files_below(workspace)?;
     let manifests = files.iter().filter(|file| file.file_name().is_some_and(|name| name == "Cargo.toml"));
     let folders = manifests.filter_map(|file| file.parent()).filter(|folder| !folder.as_os_str().is_empty());
-    Ok(outside(&manifest(workspace)?, members, folders))
+    let mut broken = outside(&manifest(workspace)?, members, folders);
+    for file in files.iter().filter(|file| is_settings(file)) {
+        let text = fs::read_to_string(workspace.join(file))?;
+        let table = text.parse().with_context(|| file.display().to_string())?;
+        broken.extend(changing_settings(file, &table));
+    }
+    Ok(broken)
+}
+
+/// Whether a file is of Cargo's settings, which count below its folder.
+fn is_settings(file: &Path) -> bool {
+    file.ends_with(".cargo/config.toml") || file.ends_with(".cargo/config")
+}
+
+/// Settings of Cargo that take crates from another place.
+fn changing_settings(file: &Path, settings: &Table) -> Vec<String> {
+    let is_changing = |key: &&&str| settings.contains_key(**key);
+    let changing = ["patch", "paths", "source", "registries"].iter().filter(is_changing);
+    changing.map(|key| format!("{}: [{key}] changes crates: name them as dependencies", file.display())).collect()
 }
 
 fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &'a Path>) -> Vec<String> {
@@ -78,25 +95,28 @@ fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &
         let tables = ["patch", "replace", "workspace"].into_iter().filter(|table| manifest.contains_key(*table));
         let foreign = tables.filter(|table| *table != "workspace" || !folder.as_os_str().is_empty());
         broken.extend(foreign.map(|table| format!("{name}: [{table}] changes crates: name them as dependencies")));
-        let mut paths = Vec::new();
-        dependency_paths(manifest, &mut paths);
+        let [mut paths, mut repositories] = [Vec::new(), Vec::new()];
+        dependency_values(manifest, "path", &mut paths);
+        dependency_values(manifest, "git", &mut repositories);
+        broken.extend(repositories.into_iter().map(|url| format!("{name}: {url} is no registry of crates")));
         let outside = paths.into_iter().filter(|path| !is_member(&normal(&folder.join(path))));
         broken.extend(outside.map(|path| format!("{name}: {path} is no member of the workspace")));
     }
-    if root.get("workspace").is_some_and(|workspace| workspace.get("exclude").is_some()) {
-        broken.push("Cargo.toml: `exclude` hides crates".into());
-    }
+    let workspace = root.get("workspace").and_then(Value::as_table);
+    let hiding =
+        ["default-members", "exclude"].into_iter().filter(|key| workspace.is_some_and(|it| it.contains_key(*key)));
+    broken.extend(hiding.map(|key| format!("Cargo.toml: `{key}` hides crates")));
     broken
 }
 
-/// Values of `path` in the tables of dependencies, wherever these are.
-fn dependency_paths<'a>(table: &'a Table, found: &mut Vec<&'a str>) {
+/// Values of `key` in the tables of dependencies, wherever these are.
+fn dependency_values<'a>(table: &'a Table, key: &str, found: &mut Vec<&'a str>) {
     for (name, value) in table {
         let Some(inner) = value.as_table() else { continue };
         if name.ends_with("dependencies") {
-            found.extend(inner.values().filter_map(|how| how.get("path")?.as_str()));
+            found.extend(inner.values().filter_map(|how| how.get(key)?.as_str()));
         } else {
-            dependency_paths(inner, found);
+            dependency_values(inner, key, found);
         }
     }
 }
@@ -120,19 +140,20 @@ fn manifest(folder: &Path) -> Result<Table> {
     text.parse().with_context(|| file.display().to_string())
 }
 
-/// Dependencies on crates of the workspace that have no arrow, crates without an arrow, and faults
-/// of the arrows.
+/// Dependencies that members may inherit from the workspace's manifest.
 ///
 /// # Errors
 ///
-/// The workspace's manifest cannot be read.
-pub(crate) fn forbidden_dependencies(workspace: &Path, members: &[Member], arrows: &Arrows) -> Result<Vec<String>> {
+/// The manifest cannot be read.
+pub(crate) fn inherited_dependencies(workspace: &Path) -> Result<Table> {
     let root = manifest(workspace)?;
     let inherited = root.get("workspace").and_then(|it| it.get("dependencies")).and_then(Value::as_table);
-    Ok(forbidden(members, inherited.unwrap_or(&Table::new()), arrows))
+    Ok(inherited.cloned().unwrap_or_default())
 }
 
-fn forbidden(members: &[Member], inherited: &Table, arrows: &Arrows) -> Vec<String> {
+/// Dependencies on crates of the workspace that have no arrow, crates without an arrow, and faults
+/// of the arrows. `inherited` has the dependencies of the workspace's manifest.
+pub(crate) fn forbidden_dependencies(members: &[Member], inherited: &Table, arrows: &Arrows) -> Vec<String> {
     let arrow_of: BTreeMap<&str, &str> = members.iter().map(|member| (member.name(), member.arrow())).collect();
     let mut broken = Vec::new();
     let mut used = Arrows::new();
@@ -194,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_crate_that_is_no_member_is_found() {
-        let root = "[workspace]\nmembers = [\"a\", \"b/c\"]\nexclude = [\"d\"]\n[workspace.dependencies]\n\
+        let root = "[workspace]\nmembers = [\"a\", \"b/c\"]\nexclude = [\"d\"]\n\
+                    default-members = [\"a\"]\n[workspace.dependencies]\n\
                     a = { path = \"a\" }\nd = { path = \"./d\" }\n[patch.crates-io]\nnix = { path = \"a\" }\n";
         let members = [
             member(
@@ -209,10 +231,26 @@ mod tests {
             "b/c/Cargo.toml: [workspace] changes crates: name them as dependencies",
             "Cargo.toml: [patch] changes crates: name them as dependencies",
             "Cargo.toml: ./d is no member of the workspace",
+            "Cargo.toml: `default-members` hides crates",
             "Cargo.toml: `exclude` hides crates",
         ];
         let folders = ["a", "b/c", "d"].map(Path::new);
         assert_eq!(outside(&root.parse().expect("valid"), &members, folders.into_iter()), broken);
+    }
+
+    #[test]
+    fn settings_and_repositories_do_not_change_crates() {
+        let settings = "[build]\njobs = 2\n[patch.crates-io]\nnix = { path = \"x\" }\n[source.crates-io]\n";
+        let file = Path::new("a/.cargo/config.toml");
+        assert!(
+            is_settings(file) && is_settings(Path::new(".cargo/config")) && !is_settings(Path::new("a/config.toml"))
+        );
+        let broken = ["patch", "source"]
+            .map(|key| format!("a/.cargo/config.toml: [{key}] changes crates: name them as dependencies"));
+        assert_eq!(changing_settings(file, &settings.parse().expect("valid")), broken);
+        let members = [member("a", "[target.x.dependencies]\nroced-b = { git = \"https://b\" }\n")];
+        let broken = ["a/Cargo.toml: https://b is no registry of crates"];
+        assert_eq!(outside(&Table::new(), &members, [].into_iter()), broken);
     }
 
     #[test]
@@ -231,6 +269,6 @@ mod tests {
             "ARCHITECTURE.md, imports between crates: nothing needs the arrow from base to app",
             "ARCHITECTURE.md, imports between crates: arrows make a circle: app, base",
         ];
-        assert_eq!(forbidden(&members, &Table::new(), &arrows), broken);
+        assert_eq!(forbidden_dependencies(&members, &Table::new(), &arrows), broken);
     }
 }

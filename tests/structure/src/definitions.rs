@@ -14,7 +14,11 @@ use syn::{
     visit::{self, Visit},
 };
 
-use crate::{journeys, source::Crate};
+use crate::source::Crate;
+
+/// Words before the name of an item that they define.
+pub(crate) const ITEMS: [&str; 9] =
+    ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules"];
 
 /// Sections with names of the code.
 const SECTIONS: [&str; 2] = ["Key types", "Rules"];
@@ -84,7 +88,7 @@ pub(crate) fn undefined(workspace: &Path, definitions: &Definitions) -> Result<V
     let text = fs::read_to_string(workspace.join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
     let mut missing = Vec::new();
     for heading in SECTIONS {
-        let section = journeys::section(&text, heading)?;
+        let section = section(&text, heading)?;
         // Code may go on in the next line.
         for quoted in section.split('`').skip(1).step_by(2) {
             let wrong = paths(quoted).into_iter().filter(|path| !FOREIGN.contains(&path[0]) && !definitions.has(path));
@@ -179,7 +183,7 @@ impl Names {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         for pair in tokens.windows(2) {
             match pair {
-                [TokenTree::Ident(kind), TokenTree::Ident(name)] if journeys::ITEMS.contains(&&*kind.to_string()) => {
+                [TokenTree::Ident(kind), TokenTree::Ident(name)] if ITEMS.contains(&&*kind.to_string()) => {
                     self.found.insert(name.to_string());
                 }
                 [TokenTree::Ident(name), TokenTree::Group(_)] if name.to_string().starts_with(char::is_uppercase) => {
@@ -194,6 +198,16 @@ impl Names {
             }
         }
     }
+}
+
+/// Text of a section of ARCHITECTURE.md, without its heading.
+///
+/// # Errors
+///
+/// There is no such section.
+pub(crate) fn section<'a>(text: &'a str, heading: &str) -> Result<&'a str> {
+    let section = text.split("\n## ").find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
+    section.with_context(|| format!("ARCHITECTURE.md has no section \"{heading}\""))
 }
 
 #[cfg(test)]

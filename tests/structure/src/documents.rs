@@ -8,14 +8,17 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{compiled::normal, files::files_below};
+use crate::files::{files_below, normal};
 
 /// Extensions of files that a document may name in backticks.
-const EXTENSIONS: [&str; 12] =
+pub(crate) const EXTENSIONS: [&str; 12] =
     [".rs", ".c", ".h", ".toml", ".md", ".py", ".yml", ".patch", ".sh", ".service", ".conf", ".json"];
 
 /// Files of other projects or hosts, and files planned by a design page.
 const ELSEWHERE: [&str; 4] = ["/etc/", "drivers/", "infiniband/", "congestion/dcqcn.rs"];
+
+/// The index of all pages in its folder.
+const INDEX: &str = "docs/README.md";
 
 /// Files of the workspace, and every folder that has some.
 struct Places {
@@ -71,7 +74,21 @@ pub(crate) fn missing_files(workspace: &Path) -> Result<Vec<String>> {
         let faults = wrong_names(&places, document, text).into_iter().chain(wrong_links(&places, &documents, document));
         faults.map(|(line, fault)| format!("{}:{line}: {fault}", document.display()))
     });
-    Ok(faults.collect())
+    Ok(faults.chain(unlisted_pages(&documents)).collect())
+}
+
+/// Pages of `docs` that its index does not link.
+fn unlisted_pages(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let index = Path::new(INDEX);
+    let folder = index.parent().unwrap_or(index);
+    let text = documents.get(index).map_or("", |text| text);
+    let linked: BTreeSet<PathBuf> = unfenced_lines(text)
+        .flat_map(|(_, line)| links(line))
+        .map(|target| normal(&folder.join(target.split('#').next().unwrap_or(target))))
+        .collect();
+    let pages = documents.keys().filter(|page| page.starts_with(folder) && *page != index);
+    let unlisted = pages.filter(|page| !linked.contains(*page));
+    unlisted.map(|page| format!("{INDEX}: no link to {}", page.display())).collect()
 }
 
 /// Faults of quoted names, each with its line. A path from the workspace's root says where names
@@ -261,6 +278,14 @@ mod tests {
         assert_eq!(wrong("# It is\n[a](../b.md#some-code-and-2-more) [b](../b.md#some-1) [c](#it-is) [d](a.md)"), []);
         let faults = [(1, "b.md has no heading #no".to_owned()), (1, "there is no c.md".into())];
         assert_eq!(wrong("[a](../b.md#no) [b](c.md#x)"), faults);
+    }
+
+    #[test]
+    fn the_index_links_every_page() {
+        let index = "| [a](a.md) | [b](design/b.md#part) |\n```\n[c](c.md)\n```\n";
+        let texts = [(INDEX, index), ("docs/a.md", ""), ("docs/design/b.md", ""), ("docs/c.md", ""), ("d.md", "")];
+        let documents = texts.map(|(file, text)| (PathBuf::from(file), text.to_owned())).into();
+        assert_eq!(unlisted_pages(&documents), ["docs/README.md: no link to docs/c.md"]);
     }
 
     #[test]

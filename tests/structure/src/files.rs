@@ -1,14 +1,15 @@
 //! Files of the workspace.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 
-use crate::compiled::Sources;
+/// Source files of the workspace with their texts.
+pub(crate) type Sources = BTreeMap<PathBuf, String>;
 
 /// Folders of the workspace with build output, copies for packages, and the repository.
 const LEFT_OUT: [&str; 3] = ["target", "packaging/stage", ".git"];
@@ -44,6 +45,21 @@ pub(crate) fn sources(workspace: &Path) -> Result<Sources> {
         sources.insert(file, text);
     }
     Ok(sources)
+}
+
+/// A path without `.` and `..`.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            // Above the workspace it stays, and names nothing.
+            std::path::Component::ParentDir if !normal.pop() => normal.push(".."),
+            std::path::Component::ParentDir => {}
+            std::path::Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ const NAMELESS: [&str; 3] = ["client/examples", "tests", "verbs/examples"];
 /// Folders with files or folders that the map names one by one, without an extension.
 const LISTED: [&str; 3] = ["config", "scripts", "tests"];
 
+/// Workflows, which the map names without their folder.
+const WORKFLOWS: &str = ".github/workflows/";
+
 /// Text of the map by folder, such as `transport/src/wire`.
 type FolderMap = BTreeMap<String, String>;
 
@@ -47,11 +50,17 @@ type FolderMap = BTreeMap<String, String>;
 pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(workspace.join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
     let section = text.split_once("\n## Folders\n").context("ARCHITECTURE.md has no section \"Folders\"")?.1;
-    let map = read_map(section.split("```").nth(1).context("the section \"Folders\" has no block")?);
+    let block = section.split("```").nth(1).context("the section \"Folders\" has no block")?;
+    let map = read_map(block);
     ensure!(map.len() > 10, "the map of ARCHITECTURE.md has few folders");
     let files: BTreeSet<String> =
         files_below(workspace)?.iter().map(|file| file.to_string_lossy().into_owned()).collect();
-    let broken = [unmapped_folders(&map, &files), wrong_files(&map, &files), wrong_lists(&map, &files)];
+    let broken = [
+        unmapped_folders(&map, &files),
+        wrong_files(&map, &files),
+        wrong_lists(&map, &files),
+        wrong_roots(block, &files),
+    ];
     Ok(broken.into_iter().flatten().map(|problem| format!("ARCHITECTURE.md, folders: {problem}")).collect())
 }
 
@@ -214,6 +223,31 @@ fn wrong_lists(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
     wrong
 }
 
+/// Files of the root, of `.ci` and of workflows that the lines without a folder do not name, and
+/// names there without a file.
+fn wrong_roots(block: &str, files: &BTreeSet<String>) -> Vec<String> {
+    let is_of_root = |line: &&str| {
+        let first = line.split_whitespace().next().unwrap_or("");
+        !line.starts_with(' ') && (first.starts_with('.') || !first.ends_with('/'))
+    };
+    let named: BTreeSet<&str> = block.lines().filter(is_of_root).flat_map(words).collect();
+    let needed = |file: &&String| {
+        let is_plain = !file.contains('/') && !file.starts_with('.');
+        is_plain || file.starts_with(".ci/") || file.starts_with(WORKFLOWS)
+    };
+    let name = |file: &'_ String| file.strip_prefix(WORKFLOWS).unwrap_or(file).to_owned();
+    let needed: BTreeSet<String> = files.iter().filter(needed).map(name).collect();
+    let missing = needed.iter().filter(|name| !named.contains(name.as_str()));
+    let is_path = |name: &&&str| name.contains('/') || name.contains('.');
+    let exists = |name: &str| {
+        let is_folder = files.range(name.to_owned()..).next().is_some_and(|file| file.starts_with(name));
+        needed.contains(name) || files.contains(name) || name.ends_with('/') && is_folder
+    };
+    let gone = named.iter().filter(is_path).filter(|name| !exists(name));
+    let missing = missing.map(|name| format!("no line names {name}"));
+    missing.chain(gone.map(|name| format!("there is no {name}"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,5 +356,17 @@ scripts/     run
         assert_eq!(wrong_lists(&map, &["scripts/run".to_owned()].into()), [""; 0]);
         let problems = ["the line of scripts/ does not name test", "there is no scripts/run"];
         assert_eq!(wrong_lists(&map, &["scripts/test".to_owned()].into()), problems);
+    }
+
+    #[test]
+    fn files_of_the_root_and_of_workflows_are_named_one_by_one() {
+        let map = "a.md  NOTICE\nfolder/  text.md\n  b.rs\n.ci/run  text    .github/  workflows: one.yml, others\n";
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let right = [".ci/run", ".github/workflows/one.yml", ".gitignore", "NOTICE", "a.md", "folder/b.rs"];
+        assert_eq!(wrong_roots(map, &files(&right)), [""; 0]);
+        let new = [".ci/new", ".github/workflows/two.yml", "Makefile", "NOTICE", "a.md"];
+        let problems = ["no line names .ci/new", "no line names Makefile", "no line names two.yml"];
+        let gone = ["there is no .ci/run", "there is no one.yml"];
+        assert_eq!(wrong_roots(map, &files(&new)), [&problems[..], &gone].concat());
     }
 }

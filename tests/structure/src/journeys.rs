@@ -7,11 +7,7 @@ use std::{ffi::OsStr, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::definitions::{Definitions, paths};
-
-/// Words before the name of an item that they define.
-pub(crate) const ITEMS: [&str; 9] =
-    ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules"];
+use crate::definitions::{Definitions, ITEMS, paths, section};
 
 /// Steps of the section "Journeys" that name no file, a missing file, or a symbol that the file
 /// named before it does not define.
@@ -24,16 +20,6 @@ pub(crate) fn broken_steps(workspace: &Path, definitions: &Definitions) -> Resul
     let steps = steps(section(&text, "Journeys")?);
     ensure!(!steps.is_empty(), "no journey in ARCHITECTURE.md has a step");
     Ok(steps.iter().flat_map(|step| problems(workspace, definitions, step)).collect())
-}
-
-/// Text of a section of ARCHITECTURE.md, without its heading.
-///
-/// # Errors
-///
-/// There is no such section.
-pub(crate) fn section<'a>(text: &'a str, heading: &str) -> Result<&'a str> {
-    let section = text.split("\n## ").find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
-    section.with_context(|| format!("ARCHITECTURE.md has no section \"{heading}\""))
 }
 
 /// Numbered steps, each in one line.
@@ -137,7 +123,7 @@ mod tests {
         let problems =
             |text: &str| problems(workspace, &definitions, &format!("1. `src/main.rs` `main`: {text}")).len();
         assert_eq!(
-            problems("text; after it `src/journeys.rs` `section` `steps`: text (`src/gone.rs`) `[[worker]]`"),
+            problems("text; after it `src/journeys.rs` `problems` `steps`: text (`src/gone.rs`) `[[worker]]`"),
             0
         );
         assert_eq!(problems("text; after it `src/journeys.rs` `no_such_symbol`: text"), 1);

@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 
 /// The list of fuzz targets.
-const TARGETS: &str = "tests/fuzz/src/lib.rs";
+pub(crate) const TARGETS: &str = "tests/fuzz/src/lib.rs";
 
 /// The workflow with a matrix of fuzz targets.
 const NIGHTLY: &str = ".github/workflows/nightly.yml";
@@ -19,7 +19,7 @@ const FUZZING: &str = "docs/fuzzing.md";
 const CHANGES: &str = "daemon/src/config/changes.rs";
 
 /// The config with every key.
-const CONFIG: &str = "config/roced.toml";
+pub(crate) const CONFIG: &str = "config/roced.toml";
 
 /// The constant with the version of the client ABI.
 const ABI: &str = "shared/abi/src/lib.rs";
@@ -78,7 +78,7 @@ fn abi_version(source: &str) -> Option<u32> {
 }
 
 /// Names of the list `Target { name: "...", ... }`.
-fn fuzz_targets(source: &str) -> Vec<String> {
+pub(crate) fn fuzz_targets(source: &str) -> Vec<String> {
     let names = source.split("Target { name: \"").skip(1).filter_map(|rest| rest.split_once('"'));
     names.map(|(name, _)| name.to_owned()).collect()
 }

@@ -4,9 +4,10 @@
 //! between crates), ceilings of prose, one name for one type, documents that name existing files,
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
 //! steps that name symbols which these files define, lists that stand in two places, tables of
-//! attacks and clauses with tests that run, no source file without a `mod` line, no construct that
-//! hides something from these rules, American spelling, widths of comments, and no seeds of
-//! proptest without their source file.
+//! attacks and clauses with tests that run, no source file without a `mod` line, no test that
+//! nothing runs, no operating system in crates without `std`, no construct that hides something
+//! from these rules, American spelling, widths of comments, and no seeds of proptest without their
+//! source file.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -24,17 +25,21 @@ mod files;
 mod folder_map;
 mod graph;
 mod imports;
+mod isolation;
 mod journeys;
 mod lists;
+mod mentions;
 mod messages;
 mod modules;
 mod names;
 mod prose;
+mod quoted;
 mod seeds;
 mod source;
 mod spelling;
 mod test_names;
 mod threats;
+mod unrun;
 mod widths;
 
 use std::{
@@ -80,14 +85,16 @@ fn main() -> Result<ExitCode> {
 /// Every rule that the workspace breaks. Prints figures.
 fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let members = crates::members(workspace)?;
-    let is_checked = |member: &&Member| !Path::new(&member.folder).starts_with(crates::GROUP);
-    let crates = members.iter().filter(is_checked).map(|member| Crate::read(workspace, member));
-    let crates = crates.collect::<Result<Vec<_>>>()?;
+    let all = members.iter().map(|member| Crate::read(workspace, member)).collect::<Result<Vec<_>>>()?;
+    let is_of_tests = |source: &Crate| Path::new(&source.folder).starts_with(crates::GROUP);
+    let (tests, crates): (Vec<Crate>, Vec<Crate>) = all.into_iter().partition(is_of_tests);
     let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
     let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
     broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
+    broken.extend(quoted::unknown(workspace, &members)?);
+    broken.extend(mentions::missing(workspace)?);
     broken.extend(figures::differences(workspace)?);
     broken.extend(folder_map::differences(workspace)?);
     let definitions = Definitions::read(workspace, &crates)?;
@@ -101,12 +108,15 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
+    broken.extend(unrun::faults(workspace, &sources, &members)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
-    broken.extend(crates::forbidden_dependencies(workspace, &members, &arrows)?);
+    let inherited = crates::inherited_dependencies(workspace)?;
+    broken.extend(crates::forbidden_dependencies(&members, &inherited, &arrows));
+    broken.extend(isolation::faults(&members, &inherited, &sources)?);
     let arrows = read_arrows(workspace, "### Imports within the daemon")?;
-    for source in &crates {
+    for source in crates.iter().chain(&tests) {
         let graph = import_graph(source);
         if source.folder == WITH_ARROWS {
             broken.extend(modules::forbidden_imports(source, &graph, &arrows));

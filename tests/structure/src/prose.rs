@@ -97,34 +97,65 @@ impl Prose {
     /// Counts the comments that `comment_of` finds in lines without their indentation.
     fn of_comments(text: &str, width: usize, mut comment_of: impl FnMut(&str) -> Option<&str>) -> Self {
         let mut prose = Self::default();
+        let mut paragraph = Vec::new();
         for line in text.lines() {
-            let Some(comment) = comment_of(line.trim_start()) else { continue };
+            let Some(comment) = comment_of(line.trim_start()) else {
+                prose.add_paragraph(&mut paragraph);
+                continue;
+            };
             prose.comment_lines += 1;
             prose.long_lines += usize::from(line.chars().count() > width);
-            prose.add_words(comment);
+            prose.add_line(&mut paragraph, comment);
         }
+        prose.add_paragraph(&mut paragraph);
         prose
     }
 
     /// Counts a document, without its fenced blocks.
     pub(crate) fn of_markdown(text: &str) -> Self {
         let mut prose = Self::default();
+        let mut paragraph = Vec::new();
         let mut is_fenced = false;
         for line in text.lines() {
             if line.trim_start().starts_with("```") {
                 is_fenced = !is_fenced;
             } else if !is_fenced {
-                prose.add_words(line);
+                prose.add_line(&mut paragraph, line);
             }
         }
+        prose.add_paragraph(&mut paragraph);
         prose
     }
 
-    fn add_words(&mut self, line: &str) {
+    /// Adds a line to a paragraph, or counts the one that ends before it.
+    fn add_line<'a>(&mut self, paragraph: &mut Vec<&'a str>, line: &'a str) {
+        let begins = line.trim_start();
+        if begins.is_empty() || ["```", "- ", "* ", "|", "#"].iter().any(|mark| begins.starts_with(mark)) {
+            self.add_paragraph(paragraph);
+        }
+        paragraph.push(line);
+        if begins.starts_with("```") {
+            self.add_paragraph(paragraph);
+        }
+    }
+
+    /// Counts a paragraph, and empties it. Quoted code may be over two lines; if a mark of it has no
+    /// other, each line is by itself.
+    fn add_paragraph(&mut self, paragraph: &mut Vec<&str>) {
+        let text = paragraph.join("\n");
+        if text.matches('`').count() % 2 == 0 {
+            self.add_words(&text);
+        } else {
+            paragraph.iter().for_each(|line| self.add_words(line));
+        }
+        paragraph.clear();
+    }
+
+    fn add_words(&mut self, text: &str) {
         // Code is no prose.
-        for text in line.split('`').step_by(2) {
+        for text in text.split('`').step_by(2) {
             for word in text.split(|letter: char| !letter.is_alphanumeric() && letter != '\'') {
-                let word = word.to_lowercase();
+                let word = word.trim_start_matches('\'').split('\'').next().unwrap_or("").to_lowercase();
                 self.words += usize::from(!word.is_empty());
                 self.people += usize::from(PEOPLE.contains(&word.as_str()));
                 self.clauses += usize::from(CLAUSE.contains(&word.as_str()));
@@ -264,6 +295,21 @@ mod tests {
         let prose = Prose::of_rust(text);
         assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (8, 3, 1, 2));
         assert_eq!(Prose::of_rust("f(/* whose */ 1);\n/*\n * who\n */").people, 2);
+    }
+
+    #[test]
+    fn words_before_an_apostrophe_count() {
+        let prose = Prose::of_markdown("It's nobody's, who\u{2019}s there, 'what's left' and the queue's 'whole'.\n");
+        assert_eq!((prose.people, prose.clauses, prose.words), (2, 1, 11));
+    }
+
+    #[test]
+    fn code_over_two_lines_hides_no_words() {
+        let prose =
+            Prose::of_rust("// `Foo<A,\n// B>` for whoever needs what is left.\n// `one`\nfn f() {}\n// nobody\n");
+        assert_eq!((prose.people, prose.clauses), (2, 1));
+        assert_eq!(Prose::of_markdown("`who\nwho` what\n\n- a ` who\n- `b` what `who`\n").people, 0);
+        assert_eq!(Prose::of_markdown("`who\nwho` what\n\n- a ` who\n- `b` what `who`\n").clauses, 2);
     }
 
     #[test]
