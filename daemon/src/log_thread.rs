@@ -161,7 +161,8 @@ pub(crate) fn write_last(text: &str) {
             log.push(text.as_bytes());
             log.flush(FLUSH_MAX);
         }
-        None => eprint!("{text}"),
+        // The exit code says as much as it can without a reader, which a panic would change.
+        None => _ = io::stderr().lock().write_all(text.as_bytes()),
     }
 }
 

@@ -76,6 +76,21 @@ fn every_mistake_is_told_with_its_line_and_keeps_the_daemon_from_starting() {
     }
 }
 
+/// The unit starts the daemon again after other exit codes.
+#[test]
+fn a_wrong_config_is_told_by_the_exit_code_where_messages_cannot_be_written() {
+    let unwritable: [fn() -> Stdio; 2] = [
+        || File::options().write(true).open("/dev/full").expect("Linux has this device").into(),
+        || io::pipe().expect("a pipe").1.into(),
+    ];
+    for stderr in unwritable {
+        for arguments in [["check-config", "/nowhere"].as_slice(), &["run", "--config", "/nowhere"]] {
+            let status = Command::new(env!("CARGO_BIN_EXE_roced")).args(arguments).stderr(stderr()).status();
+            assert_eq!(status.expect("it runs").code(), Some(78), "{arguments:?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_is_not_there_is_an_error() {
     for arguments in [["check-config", "/nowhere/roced.toml"].as_slice(), &["run", "--config", "/nowhere/roced.toml"]] {

@@ -14,7 +14,7 @@ mod namespace;
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io,
+    io::{self, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -63,7 +63,8 @@ fn main() -> Result<ExitCode> {
 
 /// Reports why a program cannot run; returns the exit code that a shell would.
 fn cannot_run(program: &OsStr, error: &io::Error) -> ExitCode {
-    eprintln!("roce-run: cannot run {}: {error}", program.display());
+    // The exit code says the same where this cannot be written.
+    let _ = writeln!(io::stderr(), "roce-run: cannot run {}: {error}", program.display());
     if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }.into()
 }
 

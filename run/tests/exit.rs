@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fs::File,
     process::{Command, Output},
 };
 
@@ -26,4 +27,12 @@ fn the_exit_code_is_that_of_a_shell() {
         assert_eq!(output.status.code(), Some(code), "{}: {stderr}", program.display());
         assert!(stderr.contains(says), "{stderr}");
     }
+}
+
+#[test]
+fn a_full_standard_error_leaves_the_exit_code_as_it_is() {
+    let full = File::options().write(true).open("/dev/full").expect("Linux has this device");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce-run"));
+    let status = command.arg("no-such-program-of-roce-run").env("ROCED_VERBS", file!()).stderr(full).status();
+    assert_eq!(status.expect("it can be executed").code(), Some(127));
 }

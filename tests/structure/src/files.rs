@@ -2,8 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context, Result};
@@ -14,14 +17,23 @@ pub(crate) type Sources = BTreeMap<PathBuf, String>;
 /// Folders of the workspace with build output, copies for packages, and the repository.
 const LEFT_OUT: [&str; 3] = ["target", "packaging/stage", ".git"];
 
-/// Files below `folder`, relative to it, without those of [`LEFT_OUT`].
+/// In a target folder of cargo, also one of another name.
+const MARK_OF_CACHES: &str = "CACHEDIR.TAG";
+
+/// Files below `folder`, relative to it, without those of [`LEFT_OUT`], of target folders, and those
+/// that git ignores.
 ///
 /// # Errors
 ///
 /// A folder cannot be read.
 pub(crate) fn files_below(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let walk = walkdir::WalkDir::new(folder);
-    let is_left_out = |path: &Path| LEFT_OUT.iter().any(|name| path == folder.join(name));
+    let ignored = ignored_by_git(folder);
+    let is_left_out = |path: &Path| {
+        LEFT_OUT.iter().any(|name| path == folder.join(name))
+            || path.strip_prefix(folder).is_ok_and(|path| ignored.contains(path))
+            || path.join(MARK_OF_CACHES).exists()
+    };
     let entries = walk.into_iter().filter_entry(|entry| !is_left_out(entry.path()));
     let mut files = BTreeSet::new();
     for entry in entries {
@@ -31,6 +43,17 @@ pub(crate) fn files_below(folder: &Path) -> Result<BTreeSet<PathBuf>> {
         }
     }
     Ok(files)
+}
+
+/// Files and whole folders that git ignores, relative to `folder`; none where it is no repository.
+fn ignored_by_git(folder: &Path) -> BTreeSet<PathBuf> {
+    if !folder.join(".git").exists() {
+        return BTreeSet::new();
+    }
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args("ls-files -z --others --ignored --exclude-standard --directory".split(' '));
+    let listed = git.output().map(|output| output.stdout).unwrap_or_default();
+    listed.split(|&byte| byte == 0).filter(|path| !path.is_empty()).map(|path| OsStr::from_bytes(path).into()).collect()
 }
 
 /// Source files of Rust in the workspace, with their texts.
@@ -77,5 +100,23 @@ mod tests {
         let files = files_below(&root).expect("readable");
         fs::remove_dir_all(&root).expect("a folder");
         assert_eq!(files, ["src/stage/c.rs", "src/target/b.rs", "x/.git/e"].map(PathBuf::from).into());
+    }
+
+    #[test]
+    fn files_that_git_ignores_and_other_target_folders_are_not_read() {
+        let root = std::env::temp_dir().join(format!("roced-structure-git-{}", std::process::id()));
+        let ignore = "/packages\n*~\n";
+        let files =
+            [".gitignore", "a.rs", "a.rs~", "packages/b.deb", "src/packages/c", "build/CACHEDIR.TAG", "build/d"];
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, ignore).expect("a file");
+        }
+        let init = Command::new("git").args(["init", "--quiet"]).arg(&root).status();
+        assert!(init.expect("git is installed").success());
+        let files = files_below(&root).expect("readable");
+        fs::remove_dir_all(&root).expect("a folder");
+        assert_eq!(files, [".gitignore", "a.rs", "src/packages/c"].map(PathBuf::from).into());
     }
 }
