@@ -25,8 +25,8 @@ type Ratios<'a> = BTreeMap<&'a str, [f64; 3]>;
 /// Ratios in documents that differ from docs/performance.md, and another number of rounds in the
 /// README.
 ///
-/// A ratio is recognized by its name, in backticks or not. The figure behind it is a median, a range
-/// or both: `` `name` 0.84``, `` (`name`) | **0.84** (0.64 to 0.86)``, `name: 0.64-0.86`, `name
+/// A ratio is recognized by its name, in backticks or not. The figure behind it is a median, a
+/// range or both: `` `name` 0.84``, `` (`name`) | **0.84** (0.64 to 0.86)``, `name: 0.64-0.86`, `name
 /// between 0.64 and 0.86`. Another number with decimals near the name is a fault.
 ///
 /// # Errors

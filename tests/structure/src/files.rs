@@ -20,8 +20,8 @@ const LEFT_OUT: [&str; 3] = ["target", "packaging/stage", ".git"];
 /// In a target folder of cargo, also one of another name.
 const MARK_OF_CACHES: &str = "CACHEDIR.TAG";
 
-/// Files below `folder`, relative to it, without those of [`LEFT_OUT`], of target folders, and those
-/// that git ignores.
+/// Files below `folder`, relative to it, without those of [`LEFT_OUT`], of target folders, and
+/// those that git ignores.
 ///
 /// # Errors
 ///

@@ -143,7 +143,7 @@ impl Prose {
     /// other, each line is by itself.
     fn add_paragraph(&mut self, paragraph: &mut Vec<&str>) {
         let text = paragraph.join("\n");
-        if text.matches('`').count() % 2 == 0 {
+        if text.matches('`').count().is_multiple_of(2) {
             self.add_words(&text);
         } else {
             paragraph.iter().for_each(|line| self.add_words(line));

@@ -1,8 +1,8 @@
 //! Tests that the rows of docs/threat-model.md name.
 //!
 //! The last cell of an attack's row names files, some with tests of theirs in parentheses:
-//! `` `path/of/file.rs` (`name`, `another`) ``. A row names one test at least. A function that is no
-//! test stands without parentheses: `` `path/of/file.rs`: `name` ``.
+//! `` `path/of/file.rs` (`name`, `another`) ``. A row names one test at least. A function that is
+//! no test stands without parentheses: `` `path/of/file.rs`: `name` ``.
 
 use std::{fs, path::Path};
 
