@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`app`] | control thread; the only module that connects the others |
+//! | [`control_thread`] | control thread; the only module that connects the others |
 //! | [`config`], [`cli`], [`systemd`], [`admin`] | configuration, command line, service manager, admin socket |
 //! | [`client_socket`] | socket of clients: messages with file descriptors |
 //! | [`clients`] | sessions of clients and their objects; sends commands to [`worker`] |
@@ -20,12 +20,12 @@
 
 pub mod accounts;
 pub mod admin;
-pub mod app;
 pub mod cli;
 pub mod client_socket;
 pub mod clients;
 mod cm;
 pub mod config;
+pub mod control_thread;
 pub mod environment;
 mod last_work;
 mod log_limiter;
