@@ -22,6 +22,7 @@ mod events;
 mod key_change;
 mod life;
 mod likelihood;
+mod origin;
 mod out_of_order;
 mod ownership;
 mod placement;
@@ -83,7 +84,7 @@ use crate::{
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     fair::FairOwner,
-    io::{App, FrameOrigin, Wire},
+    io::{App, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     recv_queue::RecvQueue,
@@ -445,56 +446,6 @@ impl Qp {
         roles.on_packet(packet, &mut cx)
     }
 
-    /// It is connected to one other queue pair, which alone sends to it.
-    pub(crate) fn has_peer(&self) -> bool {
-        self.base.config.service != ServiceType::Ud
-    }
-
-    /// Checks service, addresses and origin, which apply to any packet and need no ICRC. A forged
-    /// packet must know them; otherwise it changes nothing.
-    #[inline]
-    pub(crate) fn check_origin(&self, packet: &Packet<'_>, origin: FrameOrigin) -> Result<(), DropReason> {
-        self.check_headers(packet)?;
-        match &self.base.path {
-            // Frames between queue pairs of this daemon never come from the network, nor others by
-            // another way.
-            PathState::Ready(path) if self.has_peer() && path.via().is_local() != (origin == FrameOrigin::Local) => {
-                Err(DropReason::ForgedSource)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks service, partition, addresses and VLAN, and that the state receives.
-    #[inline]
-    pub(crate) fn check_headers(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        if packet.info.service != self.base.config.service.wire() {
-            return Err(DropReason::WrongService);
-        }
-        if !self.base.state.receives() {
-            return Err(DropReason::WrongState);
-        }
-        if !packet.bth.pkey.may_speak_to(self.base.pkey) {
-            return Err(DropReason::BadPkey);
-        }
-        if self.base.config.service == ServiceType::Ud {
-            // Any source is valid. Packets to a group, and only those, carry the multicast QPN.
-            let to_group = packet.bth.dest_qpn == Qpn::MULTICAST;
-            return if is_group(&packet.destination) == to_group { Ok(()) } else { Err(DropReason::WrongAddress) };
-        }
-        let to_us = match &self.base.path {
-            PathState::Ready(path) => packet.destination == *path.source() && packet.roce.is_same_version(path.roce()),
-            PathState::Resolving | PathState::Unreachable => true,
-        };
-        if packet.source != self.base.attributes.dgid || !to_us {
-            return Err(DropReason::WrongAddress);
-        }
-        match &self.base.path {
-            PathState::Ready(path) if !path.takes_vlan(packet.vlan_id()) => Err(DropReason::WrongVlan),
-            _ => Ok(()),
-        }
-    }
-
     /// Handles a timeout; an early call is harmless.
     pub(crate) fn on_timeout<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
         if self.base.state.receives() {
@@ -685,13 +636,5 @@ impl Qp {
         self.base.borrows = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();
-    }
-}
-
-/// The GID names a multicast group.
-const fn is_group(gid: &[u8; 16]) -> bool {
-    match gid {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => *first >> 4 == 0xe,
-        [first, ..] => *first == 0xff,
     }
 }
