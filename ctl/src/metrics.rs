@@ -21,7 +21,7 @@ const PREFIX: &str = "roced";
 const DEVICE_STATES: [&str; 5] = ["serving", "attaching", "no interface", "failed", "removed"];
 
 /// node_exporter's name and help for a counter of a device.
-const NODE_NAMES: [(&str, &str, &str); 14] = [
+const NODE_NAMES: [(&str, &str, &str); 17] = [
     ("local_ack_timeout_err", "local_ack_timeout_errors", "Times that the ACK timer of a requester expired"),
     ("packet_seq_err", "packet_sequence_errors", "NAKs for a PSN sequence error received"),
     ("implied_nak_seq_err", "implied_nak_seq_errors", "ACKs beyond a READ or atomic response that is missing"),
@@ -33,6 +33,9 @@ const NODE_NAMES: [(&str, &str, &str); 14] = [
     ("rx_atomic_requests", "rx_atomic_requests", "Atomic requests received"),
     ("drop_receiver_not_ready", "out_of_buffer_drops", "Request packets dropped for lack of a receive work request"),
     ("drop_bad_icrc", "rx_icrc_encapsulated_errors", "Packets received with a wrong ICRC"),
+    ("np_ecn_marked_roce_packets", "np_ecn_marked_roce_packets_received", "Packets received with a congestion mark"),
+    ("np_cnp_sent", "np_cnp_packets_sent", "Congestion notification packets sent"),
+    ("rp_cnp_ignored", "rp_cnp_ignored_packets_received", "Congestion notification packets received without an effect"),
     ("received_packets", "port_packets_received", "RoCE packets received"),
     ("sent_bytes", "port_data_transmitted_bytes", "RoCE payload bytes sent, retransmissions included"),
     ("received_bytes", "port_data_received_bytes", "RoCE payload bytes received"),
@@ -211,7 +214,7 @@ impl Families {
         }
         let out_of_sequence = of("out_of_order_buffered") + of("drop_out_of_sequence");
         add("out_of_sequence_packets_received", "Request packets received out of sequence", out_of_sequence);
-        let sent = of("request_packets") + of("response_packets");
+        let sent = of("request_packets") + of("response_packets") + of("np_cnp_sent");
         add("port_packets_transmitted", "RoCE packets sent", sent);
     }
 }

@@ -262,7 +262,13 @@ fn counters() -> CountersReport {
     let group = |name: &str, counters: &[(&str, u64)]| {
         (name.to_owned(), counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
     };
-    let device = [("packet_seq_err", 7), ("xdp_redirected", 9), ("drop_bad_icrc", 2), ("request_packets", 5)];
+    let device = [
+        ("packet_seq_err", 7),
+        ("xdp_redirected", 9),
+        ("drop_bad_icrc", 2),
+        ("request_packets", 5),
+        ("np_cnp_sent", 3),
+    ];
     CountersReport {
         counters: [
             group("device/roce0", &device),
@@ -313,6 +319,8 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
         "roced_account_delayed_neighbors_total{uid=\"1000\"} 3.0\n",
         "roced_account_refused_calls_total{uid=\"1000\",resource=\"qps\"} 5.0\n",
         "roced_infiniband_packet_sequence_errors_total{device=\"roce0\",port=\"1\"} 7.0\n",
+        "roced_infiniband_np_cnp_packets_sent_total{device=\"roce0\",port=\"1\"} 3.0\n",
+        "roced_infiniband_port_packets_transmitted_total{device=\"roce0\",port=\"1\"} 8.0\n",
         "roced_infiniband_state_id{device=\"roce0\",port=\"1\"} 4.0\n",
     ] {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");

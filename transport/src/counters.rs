@@ -84,6 +84,11 @@ impl QpTotals {
         total.store(total.load(Ordering::Relaxed).wrapping_add(many), Ordering::Relaxed);
     }
 
+    /// The count of one so far.
+    pub(crate) fn of(&self, what: QpCount) -> u64 {
+        self.0[what as usize].load(Ordering::Relaxed)
+    }
+
     /// Adds all that `counters` counted.
     pub(crate) fn add_all(&self, counters: &QpCounters) {
         QpCount::ALL.iter().for_each(|what| self.add(*what, counters.get(*what)));
@@ -92,7 +97,7 @@ impl QpTotals {
     /// The counts so far.
     pub(crate) fn get(&self) -> QpCounters {
         let mut counters = QpCounters::default();
-        QpCount::ALL.iter().for_each(|what| counters.add(*what, self.0[*what as usize].load(Ordering::Relaxed)));
+        QpCount::ALL.iter().for_each(|what| counters.add(*what, self.of(*what)));
         counters
     }
 }

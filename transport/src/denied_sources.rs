@@ -22,7 +22,8 @@ impl GidPrefix {
         Self { bits: u128::from_be_bytes(gid) & mask, mask }
     }
 
-    fn has(self, gid: &[u8; 16]) -> bool {
+    /// The address is in the network.
+    pub(crate) fn has(self, gid: &[u8; 16]) -> bool {
         u128::from_be_bytes(*gid) & self.mask == self.bits
     }
 }

@@ -18,6 +18,7 @@ mod frames;
 mod groups;
 mod keys;
 mod management;
+mod notifications;
 mod resources;
 mod schedule;
 mod slots;
@@ -35,6 +36,7 @@ use self::{
 use crate::{
     ah::AhEntry,
     clock::Nanos,
+    congestion::notification::Notifications,
     counters::{QpCounters, QpTotals},
     denied_sources::DeniedSources,
     io::{Abort, App, Egress, EmitError, FrameMut, Wire},
@@ -155,6 +157,7 @@ pub struct Endpoint {
     time_wait: TimeWait,
     /// Datagrams of queue pair 1.
     management: Management,
+    notifications: Notifications,
     /// Ticket of the last key change.
     ticket: u64,
     drops: DropCounters,
@@ -188,6 +191,7 @@ impl Endpoint {
             final_answers: FinalAnswers::new(),
             time_wait: TimeWait::new(config.max_qps),
             management: Management::new(),
+            notifications: Notifications::new(config.max_qps),
             ticket: 0,
             drops: DropCounters::default(),
             totals: Arc::default(),
@@ -287,7 +291,11 @@ impl Endpoint {
         wire: &mut impl Wire,
     ) -> Transmitted {
         self.time_wait.on_time(now);
-        let mut sent = self.transmit_final_answers(budget, wire);
+        let mut sent = Transmitted::default();
+        if self.notifications.wants_transmit() {
+            sent = self.transmit_notifications(now, budget, wire);
+        }
+        sent += self.transmit_final_answers(budget - sent.visits, wire);
         let mut management = Transmitted::default();
         if self.management.wants_transmit() {
             management = self.transmit_management(budget - sent.visits, wire);
@@ -365,6 +373,7 @@ impl Endpoint {
             || self.schedule.in_flight.can_admit()
             || !self.final_answers.is_empty()
             || self.management.wants_transmit()
+            || self.notifications.wants_transmit()
     }
 
     /// Takes an event for a client.
@@ -425,6 +434,7 @@ impl Endpoint {
         self.drops.add(DropReason::FinalAnswerLost, self.final_answers.keep(&qp));
         self.time_wait.keep(&qp);
         self.schedule.remove(slot, &mut qp);
+        self.notifications.owed.remove(slot);
         self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_all_buffered(&mut self.out_of_order).into());
         qp.return_receive(&mut self.resources.srqs);
         qp.count_into(None);

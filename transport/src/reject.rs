@@ -77,6 +77,9 @@ named_counters! {
         OtherSourcePort "drop_other_source_port",
         /// It was buffered already, with other bytes: neither is trusted.
         OutOfOrderConflict "drop_out_of_order_conflict",
+        /// A congestion notification packet (CNP) that does not tell its receiver of congestion:
+        /// without BECN.
+        NoCongestion "drop_cnp_without_becn",
         /// A response or ACK that fits no outstanding request.
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.

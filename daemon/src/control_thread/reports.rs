@@ -11,7 +11,7 @@ use roced_cm::{
 };
 use roced_report::{CmIdReport, CountersReport, QpReport};
 use roced_steering::Verdict;
-use roced_transport::{counters::QpCounters, reject::DropCounters};
+use roced_transport::{congestion::notification::NotificationCounters, counters::QpCounters, reject::DropCounters};
 use roced_types::{WorkerId, address_of};
 
 use crate::worker::metrics::{QpSnapshot, WorkerSnapshot};
@@ -77,19 +77,23 @@ pub(super) fn counters(
     for (number, device) in devices.iter().enumerate() {
         let mut sum = QpCounters::default();
         let mut drops = DropCounters::default();
+        let mut notifications = NotificationCounters::default();
         for (worker, snapshot) in workers.iter().enumerate() {
             for endpoint in snapshot.endpoints.iter().filter(|endpoint| endpoint.device.0 as usize == number) {
                 sum.add_all(&endpoint.counters);
                 drops.add_all(&endpoint.drops);
+                notifications.add_all(&endpoint.notifications);
                 let group = format!("device/{}/worker/{worker}", device.name);
-                counters.insert(group, named(endpoint.counters.iter().chain(endpoint.drops.iter())));
+                let of_endpoint = endpoint.counters.iter().chain(endpoint.notifications.iter());
+                counters.insert(group, named(of_endpoint.chain(endpoint.drops.iter())));
             }
             for queue in snapshot.queues.iter().filter(|queue| queue.device.0 as usize == number) {
                 counters.insert(format!("device/{}/queue/{}", device.name, queue.queue), named(queue.iter()));
             }
         }
         let verdicts = Verdict::ALL.iter().map(|verdict| (verdict.name(), device.verdicts[*verdict as usize]));
-        counters.insert(format!("device/{}", device.name), named(verdicts.chain(sum.iter()).chain(drops.iter())));
+        let of_device = verdicts.chain(sum.iter()).chain(notifications.iter()).chain(drops.iter());
+        counters.insert(format!("device/{}", device.name), named(of_device));
     }
     for (worker, snapshot) in workers.iter().enumerate() {
         counters.insert(format!("worker/{worker}"), named(snapshot.worker.iter().chain(snapshot.handoff.iter())));
@@ -144,7 +148,9 @@ fn named(counters: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String
 
 #[cfg(test)]
 mod tests {
-    use roced_transport::{counters::QpCount, qp::QpProgress, reject::DropReason};
+    use roced_transport::{
+        congestion::notification::NotificationCount, counters::QpCount, qp::QpProgress, reject::DropReason,
+    };
     use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
     use super::*;
@@ -157,7 +163,10 @@ mod tests {
         let mut drops = DropCounters::default();
         drops.count(DropReason::BadIcrc);
         let endpoint = EndpointId::new(endpoint).expect("below 64");
-        snapshot.endpoints.push(EndpointSnapshot { endpoint, device: DeviceId(device), counters, drops });
+        let mut notifications = NotificationCounters::default();
+        notifications.add(NotificationCount::Sent, packets + 2);
+        let device_id = DeviceId(device);
+        snapshot.endpoints.push(EndpointSnapshot { endpoint, device: device_id, counters, drops, notifications });
         let mut queue = QueueSnapshot::new(DeviceId(device), 3);
         queue.put("rx_frames", packets + 1);
         snapshot.queues.push(queue);
@@ -177,6 +186,7 @@ mod tests {
         let report = counters(&devices, &snapshots, &[("cm_req_sent", 3)]).counters;
         assert_eq!(report["device/roce0"]["request_packets"], 30);
         assert_eq!(report["device/roce0"]["drop_bad_icrc"], 2);
+        assert_eq!((report["device/roce0"]["np_cnp_sent"], report["device/roce0/worker/1"]["np_cnp_sent"]), (34, 22));
         assert_eq!(report["device/roce0"]["xdp_redirected"], 9);
         assert_eq!(report["device/roce0/worker/1"]["request_packets"], 20);
         assert_eq!(report["device/roce1"]["request_packets"], 40);

@@ -359,6 +359,7 @@ impl<N: Nic> Worker<N> {
                     device: place.device,
                     counters: endpoint.counters(),
                     drops: *endpoint.drops(),
+                    notifications: *endpoint.notification_counters(),
                 });
             }
             for queue in queues {

@@ -4,7 +4,9 @@
 //! A snapshot is filled on command, at most [`QPS_PER_SNAPSHOT`] queue pairs at a time, and without
 //! allocating: entries without room in this one are fetched by the next one.
 
-use roced_transport::{counters::QpCounters, qp::QpProgress, reject::DropCounters};
+use roced_transport::{
+    congestion::notification::NotificationCounters, counters::QpCounters, qp::QpProgress, reject::DropCounters,
+};
 use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
 use super::handoff::HandoffCounters;
@@ -84,6 +86,8 @@ pub struct EndpointSnapshot {
     pub counters: QpCounters,
     /// Packets dropped.
     pub drops: DropCounters,
+    /// Marks and notifications of congestion.
+    pub notifications: NotificationCounters,
 }
 
 /// One NIC queue.

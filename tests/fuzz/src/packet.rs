@@ -113,7 +113,9 @@ impl Recipe {
         into.extend((0..self.payload_bytes).map(|at| (at as u8).wrapping_mul(5) ^ step.number));
         into.extend(&[0; 3][..usize::from(pad)]);
         into.extend([0; 4]);
-        put_front(source, into);
+        // The mark of a congested switch.
+        let class = if step.number >= 0xc0 { 3 } else { 0 };
+        put_front(source, class, into);
         seal(into);
     }
 
@@ -122,7 +124,10 @@ impl Recipe {
         let bit = |flag: u8, bit: u8| if step.flags & flag != 0 { bit } else { 0 };
         into.extend([step.opcode, bit(flags::SOLICITED, 0x80) | 0x40 | pad << 4]);
         into.extend(if step.flags & flags::OTHER_PARTITION != 0 { [0x7f, 0xfe] } else { [0xff, 0xff] });
-        into.extend(self.dest_qpn.get().to_be_bytes());
+        let [_, number @ ..] = self.dest_qpn.get().to_be_bytes();
+        // BECN says something in a notification alone.
+        into.push(if step.number & 0x20 == 0 { 0x40 } else { 0 });
+        into.extend(number);
         into.extend((u32::from(bit(flags::ACK_REQUEST, 0x80)) << 24 | self.psn.get()).to_be_bytes());
     }
 
@@ -167,11 +172,11 @@ impl Recipe {
 }
 
 /// Ethernet, IPv4 and UDP in front of a packet, with lengths that are right.
-fn put_front(source: [u8; 4], frame: &mut [u8]) {
+fn put_front(source: [u8; 4], class: u8, frame: &mut [u8]) {
     let ip_bytes = (frame.len() - 14) as u16;
     let [high, low] = ip_bytes.to_be_bytes();
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
-    frame[14..26].copy_from_slice(&[0x45, 0, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame[14..26].copy_from_slice(&[0x45, class, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0]);
     frame[26..30].copy_from_slice(&source);
     frame[30..34].copy_from_slice(&US);
     let sum = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();

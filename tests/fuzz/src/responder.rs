@@ -133,6 +133,10 @@ impl Peer {
             self.next.plus(i32::from(step.psn).cast_unsigned())
         };
         let info = Opcode(step.opcode).info();
+        if info.is_some_and(|info| info.operation == Operation::Cnp) {
+            world.deliver(step, psn, payload);
+            return;
+        }
         let packets = match info {
             Some(info) if info.has_reth && info.operation == Operation::ReadRequest => {
                 let (mr, skip) = (u32::from(step.mr & 7), u64::from(step.va) * if step.mr & 0x80 != 0 { 1 } else { 8 });

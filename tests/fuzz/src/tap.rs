@@ -3,7 +3,7 @@
 
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Wire},
-    wire::{Packet, parse},
+    wire::{Operation, Packet, parse},
 };
 
 /// Ethernet, IPv4, UDP, BTH, AtomicETH, immediate, ICRC: more than the longest headers that we
@@ -17,6 +17,8 @@ pub(crate) struct Tap {
     pub(crate) mtu: usize,
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// Notifications of congestion, which the targets do not see.
+    pub(crate) notifications: u64,
 }
 
 impl Tap {
@@ -56,6 +58,13 @@ impl Wire for Tap {
         let packet = parse(&pieces).expect("a built frame parses");
         packet.check_integrity().expect("a built frame is whole");
         assert!(packet.payload_len() <= self.mtu && frame_bytes <= self.mtu + OVERHEAD_MAX, "no longer than the MTU");
+        if packet.info.operation == Operation::Cnp {
+            let is_right = packet.bth.becn && packet.bth.psn.get() == 0 && packet.traffic_class == 48 << 2;
+            assert!(is_right, "the notification of the annex: {packet:?}");
+            self.notifications += 1;
+            self.bytes.truncate(begin);
+            return Ok(());
+        }
         self.ends.push(self.bytes.len());
         Ok(())
     }

@@ -4,6 +4,7 @@
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
+    congestion::notification::{NOTIFICATION_BURST, PACKETS_PER_NOTIFICATION},
     endpoint::{Endpoint, EndpointConfig},
     io::Egress,
     mr::{Mr, MrKey, Scope},
@@ -11,7 +12,7 @@ use roced_transport::{
     psn::Psn,
     qp::{KeyChange, KeyRequest, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
-    wire::{Packet, Path, PathSpec, Roce},
+    wire::{Packet, Path, PathSpec, Roce, parse},
     work::RecvWork,
 };
 use roced_types::{EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, Sge, access, attribute, event, state};
@@ -57,6 +58,9 @@ pub(crate) struct World {
     service: ServiceType,
     attributes: QpAttributes,
     frame: Vec<u8>,
+    /// Frames given to the transport, and those that a congested switch has marked.
+    given: u64,
+    marked: u64,
 }
 
 pub(crate) fn qpn() -> Qpn {
@@ -167,6 +171,8 @@ impl World {
             service,
             attributes,
             frame: Vec::new(),
+            given: 0,
+            marked: 0,
         };
         (0..MRS).for_each(|index| world.insert_mr(index));
         if service == ServiceType::Ud {
@@ -414,6 +420,8 @@ impl World {
     /// A frame, given to the transport.
     pub(crate) fn give(&mut self, frame: &[&[u8]]) -> roced_transport::reject::Disposition {
         let disposition = self.endpoint.on_frame(self.now, frame, &mut self.client);
+        self.marked += u64::from(parse(frame).is_ok_and(|packet| packet.is_marked() && packet.payload_len() > 0));
+        self.given += 1;
         self.check_limit();
         disposition
     }
@@ -433,6 +441,13 @@ impl World {
         let budget = [64, 1, 5, 200][usize::from(what >> 2 & 3)];
         self.endpoint.poll_transmit(self.now, budget, &mut self.client, &mut self.tap);
         self.tap.drain(look);
+        self.check_notifications();
+    }
+
+    /// Notifications answer marked data, and are few.
+    fn check_notifications(&self) {
+        let most = self.marked.min(NOTIFICATION_BURST + self.given / PACKETS_PER_NOTIFICATION);
+        assert!(self.tap.notifications <= most, "{} notifications, at most {most}", self.tap.notifications);
     }
 
     /// Nothing comes any more: there is an end to its packets.
@@ -453,6 +468,7 @@ impl World {
         self.rest(&mut look);
         self.fail();
         self.rest(look);
+        self.check_notifications();
         self.check_left();
         assert!(self.client.sends.iter().all(|posted| !posted.signaled), "all sends end, or were done without a word");
         let room = (self.endpoint.send_room(qpn()), self.endpoint.recv_room(qpn()));

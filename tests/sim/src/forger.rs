@@ -172,6 +172,7 @@ impl World {
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), &[frame], &mut app);
         self.model.arriving = None;
+        self.on_forged_frame(to, frame);
         if self.model.trace {
             println!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn);
         }

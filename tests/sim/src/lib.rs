@@ -36,6 +36,8 @@ mod makes;
 mod message;
 mod model;
 mod network;
+mod notifications;
+mod notified;
 mod operation;
 mod pattern;
 mod plain;

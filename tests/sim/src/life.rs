@@ -41,6 +41,7 @@ impl World {
         self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at], self.recovery[at]);
         self.model.hosts[at].tally = Tally::default();
         self.forget_given(at);
+        self.forget_notifications(at);
         self.model.hosts[at].by_index.fill(None);
         self.leaving.forget(at);
         self.model.forget_returned(at);

@@ -18,6 +18,7 @@ use crate::{
     host::Nic,
     model::AppView,
     network::Arrival,
+    notified::is_notification,
     service::Service,
     violation::{Checked, Violation, demand},
     world::World,
@@ -48,6 +49,9 @@ fn check_refused(seen: &frame::Seen<'_>, disposition: Disposition) -> Checked {
 
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
+        if is_notification(&arrival.bytes) {
+            return self.deliver_notification(arrival);
+        }
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         if self.model.loses_before_returned(to, &seen) {
@@ -104,6 +108,7 @@ impl World {
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
         }
+        self.on_given_frame(to, &seen, &bytes, disposition);
         if let (Some(at), true, Service::Unreliable, Disposition::Accepted) =
             (at, is_genuine, seen.service, disposition)
         {
@@ -235,11 +240,15 @@ impl World {
             }
         }
         self.on_nothing_owed(at);
+        self.on_all_sent(at);
     }
 
     /// A frame leaves a host: it is checked, counted, and given to the network.
     fn send(&mut self, from: usize, bytes: Vec<u8>) {
         self.sent += 1;
+        if is_notification(&bytes) {
+            return self.send_notification(from, bytes);
+        }
         if self.is_of_past(from, &bytes) {
             self.network.send(self.now, from, bytes, (None, 0));
             return;

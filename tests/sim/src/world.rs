@@ -20,6 +20,7 @@ use crate::{
     leaving::Leaving,
     model::{AppView, HostModel, Model},
     network::Network,
+    notified::NotifiedPeers,
     random::Random,
     reuse::Reuse,
     shared::Shared,
@@ -59,6 +60,7 @@ pub(crate) struct World {
     pub(crate) earlier: Earlier,
     pub(crate) leaving: Leaving,
     pub(crate) forger: Forger,
+    pub(crate) notifications: NotifiedPeers,
     /// Connections may be of any service.
     pub(crate) mixed: bool,
     /// NICs that have room for few frames at a time.
@@ -119,6 +121,7 @@ impl World {
             earlier: Earlier::draw(&mut random, weather.earlier_life),
             leaving: Leaving::draw(Random::new(!seed)),
             forger: Forger::draw(Random::new(seed.rotate_left(17) ^ 0x464f_5247)),
+            notifications: NotifiedPeers::default(),
             mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],
@@ -321,6 +324,7 @@ impl World {
     pub(crate) fn check_counters(&mut self, at: usize, holds: bool) {
         let checked =
             self.model.hosts[at].tally.check(&self.endpoints[at].counters(), self.endpoints[at].drops(), holds);
+        let checked = checked.and_then(|()| self.check_notification_counters(at));
         self.model.note(
             checked.map_err(|violation| Violation { text: format!("host {at}: {}", violation.text), ..violation }),
         );

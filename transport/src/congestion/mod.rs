@@ -1,5 +1,7 @@
-//! How fast a queue pair may send. `poll_transmit` asks before each frame.
+//! How fast a queue pair may send. `poll_transmit` asks before each frame. And the notifications
+//! that tell peers to send less.
 
 pub mod gate;
 pub(crate) mod in_flight;
+pub mod notification;
 pub mod pacing;

@@ -11,14 +11,17 @@ use crate::{
     reject::{Disposition, DropReason},
     wire::{
         frame::{self, Packet},
-        opcode::Position,
+        opcode::{Position, Service},
     },
 };
 
 /// Destination of a packet.
-enum Destination {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Destination {
     /// Queue pair in this slot.
     Qp(u32),
+    /// Queue pair in this slot, which is notified of congestion.
+    Notified(u32),
     /// Queue pairs attached to the multicast group of its destination.
     Group,
     /// Queue pair 1.
@@ -41,11 +44,19 @@ impl Endpoint {
         frame: &Segments<'_>,
         app: &mut impl App,
     ) -> Disposition {
-        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet, origin, now)? {
-            Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
-            Destination::Group => Ok(self.deliver_to_group(now, &packet, (origin, frame), app)),
-            Destination::Management => self.keep_management(&packet),
-            Destination::Removed => Ok(self.acknowledge_again(&packet)),
+        let taken = frame::parse(frame).and_then(|packet| {
+            let to = self.admit(&packet, origin, now).map_err(|reason| self.refuse_notification(&packet, reason))?;
+            let disposition = match to {
+                Destination::Qp(index) => self.deliver(now, &packet, index, Some(frame), app),
+                Destination::Notified(index) => self.on_notification(index),
+                Destination::Group => self.deliver_to_group(now, &packet, (origin, frame), app),
+                Destination::Management => self.keep_management(&packet),
+                Destination::Removed => self.acknowledge_again(&packet),
+            };
+            if packet.is_marked() {
+                self.on_marked(now, &packet, to, disposition);
+            }
+            Ok(disposition)
         });
         self.counted(taken)
     }
@@ -105,6 +116,9 @@ impl Endpoint {
             return self.admit_reserved(packet, origin);
         }
         let index = match self.admit_to_qp(packet, origin) {
+            Err(reason) if packet.info.service == Service::Cnp => {
+                return self.admit_notification(packet, origin, reason);
+            }
             Err(DropReason::NoSuchQp) => return self.admit_to_removed(packet, origin, now),
             admitted => admitted?,
         };

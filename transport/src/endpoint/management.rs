@@ -39,11 +39,13 @@ impl Endpoint {
 
     /// Keeps a checked packet to queue pair 1 for [`Self::poll_management`].
     #[cold]
-    pub(super) fn keep_management(&mut self, packet: &Packet<'_>) -> Result<Disposition, DropReason> {
-        self.management.keep(packet)?;
+    pub(super) fn keep_management(&mut self, packet: &Packet<'_>) -> Disposition {
+        if let Err(reason) = self.management.keep(packet) {
+            return Disposition::Dropped(reason);
+        }
         self.totals.add(QpCount::ReceivedPackets, 1);
         self.totals.add(QpCount::ReceivedBytes, MAD_BYTES as u64);
-        Ok(Disposition::Accepted)
+        Disposition::Accepted
     }
 
     /// Sends management datagrams, at most `budget`.

@@ -8,6 +8,7 @@ use super::{
     key_change::KeyChanges,
 };
 use crate::{
+    congestion::notification::NotificationPoint,
     counters::{QpCount, QpTally},
     io::{Abort, App, Egress, EmitError, Wire},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
@@ -70,6 +71,7 @@ pub(crate) struct QpBase {
     /// Receives in its own queue when it last posted or sent, including the receive of a message in
     /// progress.
     pub(super) receives: u32,
+    pub(super) notification: NotificationPoint,
 }
 
 /// Completion of a receive work request.

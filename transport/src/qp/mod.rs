@@ -22,6 +22,7 @@ mod events;
 mod key_change;
 mod life;
 mod likelihood;
+mod notification;
 mod origin;
 mod out_of_order;
 mod ownership;
@@ -81,7 +82,7 @@ pub(crate) use self::{
 pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
-    congestion::in_flight::InFlightShare,
+    congestion::{in_flight::InFlightShare, notification::NotificationPoint},
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     fair::FairOwner,
     io::{App, Wire},
@@ -151,6 +152,7 @@ impl Qp {
                 is_silent: false,
                 last_wqe_told: false,
                 receives: 0,
+                notification: NotificationPoint::default(),
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -636,5 +638,6 @@ impl Qp {
         self.base.borrows = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();
+        self.base.notification = NotificationPoint::default();
     }
 }

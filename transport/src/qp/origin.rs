@@ -21,7 +21,7 @@ impl Qp {
 
     /// Checks that a packet came by the way of the path.
     #[inline]
-    fn check_way(&self, origin: FrameOrigin) -> Result<(), DropReason> {
+    pub(super) fn check_way(&self, origin: FrameOrigin) -> Result<(), DropReason> {
         match &self.base.path {
             // Frames between queue pairs of this daemon never come from the network, nor others by
             // another way.
@@ -54,7 +54,7 @@ impl Qp {
 
     /// Checks that addresses and VLAN are those of the peer.
     #[inline]
-    fn check_addresses(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+    pub(super) fn check_addresses(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         let to_us = match &self.base.path {
             PathState::Ready(path) => packet.destination == *path.source() && packet.roce.is_same_version(path.roce()),
             PathState::Resolving | PathState::Unreachable => true,

@@ -9,7 +9,7 @@
 use roced_types::Qpn;
 
 use super::{
-    Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
+    Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at, ecn,
     icrc::{ICRC_BYTES, Icrc},
     network::{IPV4_BYTES, IPV6_BYTES, NetworkHeader, Roce, peek_bth, udp_checksum_holds},
 };
@@ -72,6 +72,13 @@ impl<'a> Packet<'a> {
             Some(control) if control & 0x0fff != 0 => Some(control & 0x0fff),
             _ => None,
         }
+    }
+
+    /// A switch on its way was congested (annex A17; RoCEv1 has no marks). The ICRC does not cover
+    /// the mark, because any router may set it.
+    #[inline]
+    pub const fn is_marked(&self) -> bool {
+        self.traffic_class & ecn::MASK == ecn::MARKED && matches!(self.roce, Roce::V2 { .. })
     }
 
     /// Bytes of payload, without the pad.

@@ -16,6 +16,7 @@ pub mod aeth;
 pub mod atomic;
 pub mod bth;
 pub mod deth;
+pub mod ecn;
 pub mod feth;
 pub mod frame;
 pub mod headers;

@@ -76,6 +76,11 @@ impl Operation {
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
     }
+
+    /// Returns true for operations of which each packet carries a part of a message.
+    pub const fn carries_message(self) -> bool {
+        matches!(self, Self::Send | Self::Write | Self::ReadResponse)
+    }
 }
 
 /// Position of a packet in its message. Operations of one packet are [`Position::Only`].

@@ -57,6 +57,9 @@ pub struct Vlan {
 #[error("source and destination GID are of different address families")]
 pub struct MixedFamilies;
 
+/// Where the priority of a VLAN tag is: behind both MAC addresses and the type of the tag.
+const VLAN_CONTROL_AT: usize = 14;
+
 const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP_BYTES;
 
 /// The headers in front of the BTH, finished but for lengths and the checksum that covers them.
@@ -128,6 +131,24 @@ impl Path {
             via: spec.via,
             vlan: spec.vlan,
         })
+    }
+
+    /// The same path with another traffic class, and priority in its VLAN tag, if it has one.
+    #[must_use]
+    pub fn with_class(mut self, traffic_class: u8, priority: u8) -> Self {
+        if self.vlan.is_some() {
+            let control = &mut self.template[VLAN_CONTROL_AT];
+            *control = *control & 0x1f | (priority & 7) << 5;
+        }
+        let ip = &mut self.template[self.ip_at..];
+        if self.ipv4_sum.is_some() {
+            ip[1] = traffic_class;
+            self.ipv4_sum = Some(sum_words(&ip[..IPV4_BYTES]));
+        } else {
+            ip[0] = ip[0] & 0xf0 | traffic_class >> 4;
+            ip[1] = ip[1] & 0x0f | traffic_class << 4;
+        }
+        self
     }
 
     /// A packet that came by this VLAN may have come by this path. One without may have lost its

@@ -79,6 +79,7 @@ impl World {
                 solicited: self.random.once_in(2),
                 pkey: Pkey(if polite { 0xffff } else { self.random.of(&[0x7fff, 0x7ffe, 0]) }),
                 ack_request: self.random.once_in(2),
+                becn: self.frames.is_multiple_of(3),
                 ..Bth::new(opcode, dest_qpn, psn)
             },
             deth: info.has_deth.then_some(Deth { qkey: if polite { OUR_QKEY } else { 1 }, source_qpn: Qpn::GSI }),
@@ -103,7 +104,9 @@ impl World {
             true => STRANGER,
             false => US,
         };
-        let path = path(if stranger { STRANGER } else { PEER }, destination);
+        // The mark of a congested switch.
+        let class = if self.frames.is_multiple_of(4) { 3 } else { 0 };
+        let path = path(if stranger { STRANGER } else { PEER }, destination).with_class(class, 0);
         let mut bytes = vec![3; path.frame_bytes(&headers, payload)];
         path.fill(&mut FrameMut::single(&mut bytes), &headers, payload, |_| Ok(())).expect("filled");
         let disposition = self.endpoint.on_frame(self.now, &[&bytes], &mut self.client);
@@ -118,6 +121,9 @@ impl World {
             return;
         }
         assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
+        if info.service == Service::Cnp {
+            return;
+        }
         if info.service == Service::Uc && disposition != Disposition::Accepted {
             // A peer without an answer continues, for any fate of its packets; a late or repeated
             // packet is an earlier one.

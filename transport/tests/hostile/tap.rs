@@ -47,6 +47,9 @@ impl Wire for Tap {
                 let packets = packet.reth.expect("has one").length.div_ceil(self.mtus[&peer] as u32).max(1);
                 self.requested.insert(peer, packet.bth.psn.plus(packets));
             }
+            Operation::Cnp => {
+                assert!(packet.bth.becn && packet.traffic_class == 48 << 2, "the notification of annex A17")
+            }
             _ => _ = self.requested.insert(peer, next),
         }
         Ok(())

@@ -37,6 +37,9 @@ use roced_types::{
     send_flags, state,
 };
 
+pub(crate) use crate::fate::Fate;
+use crate::fate::mark;
+
 pub(crate) const PD: Pdn = Pdn(1);
 pub(crate) const CQ: Cqn = Cqn(1);
 pub(crate) const MEMORY: MemoryObjectId = MemoryObjectId(9);
@@ -260,17 +263,6 @@ impl Host {
     pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
         self.endpoint.drops().iter().filter(|(_, count)| *count > 0).collect()
     }
-}
-
-/// Fate of a frame on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Deliver,
-    Drop,
-    Duplicate,
-    Corrupt,
-    /// Overtaken by so many frames.
-    Late(usize),
 }
 
 /// Settings of a connection.
@@ -619,6 +611,11 @@ impl Pair {
                 flying.push_back((0, frame));
             }
             Fate::Late(turns) => flying.push_back((turns, frame)),
+            Fate::Mark => {
+                let mut frame = frame;
+                mark(&mut frame);
+                flying.push_back((0, frame));
+            }
         }
     }
 

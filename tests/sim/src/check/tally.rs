@@ -28,6 +28,11 @@ pub(crate) struct Tally {
     /// NAKs given to it: those that it cannot have taken for old ones, and all that it need not.
     pub(crate) sequence_naks_taken: [u64; 2],
     pub(crate) rnr_naks_taken: [u64; 2],
+    /// Notifications of congestion sent by it, and whole ones given to it.
+    pub(crate) notifications: u64,
+    pub(crate) notifications_given: u64,
+    /// Marked frames given to it: those that it has taken, and all.
+    pub(crate) marked: [u64; 2],
     /// Requests given to it that were behind all that had arrived.
     pub(crate) behind: u64,
 }

@@ -21,6 +21,7 @@ use crate::{
     layout::{SINK_KEY, SOURCE_KEY},
     lockstep::{self, Did, Shadow},
     network::{Arrival, Network},
+    notified::{check_bytes, is_notification},
     plain::{Addresses, Arrived, Done, Make, Memory, Op, Packet, Peer, Status, Terms, Work},
     random::Random,
     service::Service,
@@ -230,6 +231,10 @@ impl World {
         let Arrival { to, bytes, corrupt, .. } = arrival;
         if self.trace {
             println!("{:>12} host {to} <- {}{}", self.now, line(&bytes), if corrupt { " corrupt" } else { "" });
+        }
+        if is_notification(&bytes) {
+            // No make of peers reacts to one.
+            return self.network.give_back(bytes);
         }
         if to == 0 {
             if let Some(packet) = Packet::parse_unchecked(&bytes).filter(|_| !corrupt) {
@@ -443,6 +448,12 @@ impl World {
             room -= frames.len();
             let idle = frames.is_empty() && sent.visits == 0;
             for bytes in frames {
+                if is_notification(&bytes) {
+                    let checked = check_bytes(&bytes).map(drop);
+                    self.network.send(self.now, 0, bytes, (None, 0));
+                    self.note(checked);
+                    continue;
+                }
                 let checked = match Packet::parse_unchecked(&bytes) {
                     Some(packet) => self.shadow.check_sent(&packet, &self.host.memory),
                     None => Err(Violation { checker: "lockstep", text: format!("a frame of no kind: {bytes:02x?}") }),

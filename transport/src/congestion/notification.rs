@@ -1,0 +1,232 @@
+//! Notification point (annex A17.9): tells senders of marked packets of the congestion.
+//!
+//! ```text
+//!   data with a mark ──► at most one owed an interval ──► budget ──► CNP, ahead of everything
+//!   anything else with a mark: counted
+//! ```
+//!
+//! A congestion notification packet (CNP) is never acknowledged and never repeated. Only packets
+//! that carry a part of a message cause one, so that a stream of ACKs does not slow down the other
+//! direction, and two hosts never answer each other's notifications.
+
+use alloc::boxed::Box;
+
+use crate::{clock::Nanos, counters::named_counters, denied_sources::GidPrefix, slot_list::SlotList, wire::ecn};
+
+/// Packets received for each CNP that is sent, on average: a forger that marks all packets causes
+/// no more than that.
+pub const PACKETS_PER_NOTIFICATION: u64 = 8;
+
+/// CNPs sent at once after a quiet time. A guess: as many senders as begin at one moment to send to
+/// one host.
+pub const NOTIFICATION_BURST: u64 = 64;
+
+/// Options of the notification point of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotificationConfig {
+    /// CNPs are sent. Marks are counted in any case.
+    pub is_enabled: bool,
+    /// Least time between two CNPs of a queue pair, at most [`INTERVAL_MAX`].
+    pub interval: Nanos,
+    /// DSCP of CNPs, 6 bits. Their ECN field says that they are not to be marked.
+    pub dscp: u8,
+    /// Priority of CNPs with a VLAN tag, 3 bits.
+    pub priority: u8,
+    /// Networks with peers that get none: Linux's `rdma_rxe` before 5.12 takes one for a response.
+    pub except: Box<[GidPrefix]>,
+}
+
+impl NotificationConfig {
+    /// Traffic class of CNPs.
+    pub(crate) const fn traffic_class(&self) -> u8 {
+        self.dscp << 2 | ecn::NOT_CAPABLE
+    }
+
+    /// A peer with this address may get CNPs.
+    pub(crate) fn serves(&self, peer: &[u8; 16]) -> bool {
+        self.is_enabled && !self.except.iter().any(|network| network.has(peer))
+    }
+}
+
+impl Default for NotificationConfig {
+    /// The interval of the paper that describes DCQCN, DSCP and priority of adapters.
+    fn default() -> Self {
+        Self { is_enabled: true, interval: Nanos::from_micros(50), dscp: 48, priority: 6, except: Box::default() }
+    }
+}
+
+named_counters! {
+    /// Counters of congestion. An endpoint has them, not each queue pair: an idle queue pair shall
+    /// cost little memory.
+    NotificationCount, NotificationCounters {
+        /// Packets received with the mark of a congested switch, of any kind.
+        Marked "np_ecn_marked_roce_packets",
+        /// CNPs sent.
+        Sent "np_cnp_sent",
+        /// CNPs not sent because too few packets had been received for one more.
+        Suppressed "cnp_sent_suppressed",
+        /// CNPs received without an effect.
+        Ignored "rp_cnp_ignored",
+    }
+}
+
+/// Notification point of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Notifications {
+    pub(crate) config: NotificationConfig,
+    pub(crate) counters: NotificationCounters,
+    /// Queue pairs that owe a CNP.
+    pub(crate) owed: SlotList,
+    pub(crate) budget: NotificationBudget,
+}
+
+impl Notifications {
+    /// Of an endpoint with at most `max_qps` queue pairs.
+    pub(crate) fn new(max_qps: u32) -> Self {
+        Self {
+            config: NotificationConfig::default(),
+            counters: NotificationCounters::default(),
+            owed: SlotList::new(max_qps),
+            budget: NotificationBudget::default(),
+        }
+    }
+
+    /// There may be a CNP to be sent.
+    #[inline]
+    pub(crate) fn wants_transmit(&self) -> bool {
+        self.owed.first().is_some()
+    }
+}
+
+/// Bound of an endpoint's CNPs by the packets that it has received.
+#[derive(Debug)]
+pub(crate) struct NotificationBudget {
+    /// Packets that no CNP was sent for.
+    packets: u64,
+    /// Packets received when this was last looked at.
+    received: u64,
+}
+
+impl Default for NotificationBudget {
+    fn default() -> Self {
+        Self { packets: NOTIFICATION_BURST * PACKETS_PER_NOTIFICATION, received: 0 }
+    }
+}
+
+impl NotificationBudget {
+    /// Takes a CNP from the budget of an endpoint that has received so many packets; false if there
+    /// is none.
+    pub(crate) fn take(&mut self, received: u64) -> bool {
+        let fresh = received.wrapping_sub(self.received);
+        self.received = received;
+        let packets = self.packets.saturating_add(fresh).min(NOTIFICATION_BURST * PACKETS_PER_NOTIFICATION);
+        let left = packets.checked_sub(PACKETS_PER_NOTIFICATION);
+        self.packets = left.unwrap_or(packets);
+        left.is_some()
+    }
+}
+
+/// Longest [`NotificationConfig::interval`].
+pub const INTERVAL_MAX: Nanos = Nanos::from_micros(4095);
+
+/// Notification point of one queue pair, of few bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NotificationPoint {
+    /// No other CNP before this, in microseconds modulo 2^32. The clock comes by the few milliseconds
+    /// before it once in 71 minutes; a mark within these is not answered if there was none since.
+    not_before: u32,
+    is_owed: bool,
+}
+
+impl NotificationPoint {
+    /// A mark at `now` causes a CNP, within the budget of the endpoint.
+    pub(crate) const fn is_due(self, now: Nanos) -> bool {
+        const MOST: u32 = micros(INTERVAL_MAX) + 1;
+        let wait = self.not_before.wrapping_sub(micros(now));
+        !self.is_owed && (wait == 0 || wait > MOST)
+    }
+
+    /// A CNP is owed.
+    pub(crate) const fn owe(&mut self) {
+        self.is_owed = true;
+    }
+
+    /// A CNP is owed.
+    pub(crate) const fn is_owed(self) -> bool {
+        self.is_owed
+    }
+
+    /// The CNP was sent at `now`.
+    pub(crate) fn on_sent(&mut self, now: Nanos, interval: Nanos) {
+        // Not before the interval is over, of any part of a microsecond.
+        *self = Self { is_owed: false, not_before: micros(now + interval.min(INTERVAL_MAX) + Nanos(999)) };
+    }
+}
+
+/// Whole microseconds of a time, modulo 2^32.
+const fn micros(time: Nanos) -> u32 {
+    (time.0 / 1000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_notification_is_sent_for_eight_packets_after_a_burst() {
+        let mut budget = NotificationBudget::default();
+        let mut taken = |received: u64| u64::from(budget.take(received));
+        // Marked packets alone, each of which asks for one. The first finds the budget full.
+        let sent: u64 = (1..=80_001).map(&mut taken).sum();
+        assert_eq!(sent, NOTIFICATION_BURST + 80_000 / PACKETS_PER_NOTIFICATION);
+        // Any time without marks gives one burst.
+        let sent: u64 = (0..1000).map(|_| taken(10_000_000)).sum();
+        assert_eq!(sent, NOTIFICATION_BURST);
+        assert_eq!([taken(10_000_007), taken(10_000_008), taken(10_000_015)], [0, 1, 0]);
+    }
+
+    #[test]
+    fn budget_survives_a_wrap_of_the_packet_count() {
+        let mut budget = NotificationBudget { packets: 0, received: u64::MAX - 3 };
+        assert!(!budget.take(3) && budget.take(4) && !budget.take(5));
+    }
+
+    #[test]
+    fn interval_begins_when_the_notification_is_sent() {
+        let (interval, mut point) = (Nanos::from_micros(50), NotificationPoint::default());
+        assert!(point.is_due(Nanos(0)), "the first mark is answered at once");
+        point.owe();
+        assert!(!point.is_due(Nanos(7)) && point.is_owed());
+        point.on_sent(Nanos(1000), interval);
+        assert!(!point.is_owed() && !point.is_due(Nanos(50_999)) && point.is_due(Nanos(51_000)));
+        point.on_sent(Nanos(51_001), interval);
+        assert!(!point.is_due(Nanos(101_000)) && point.is_due(Nanos(102_000)));
+        point.on_sent(Nanos(200_000), Nanos(0));
+        assert!(point.is_due(Nanos(200_000)));
+    }
+
+    /// The clock of a queue pair has 32 bits: no quiet time makes it wait for long.
+    #[test]
+    fn a_mark_after_any_quiet_time_is_due_within_milliseconds() {
+        for begin in [0, 7_000_000_000, 4_294_967_295_000, u64::MAX / 2] {
+            let mut point = NotificationPoint::default();
+            point.on_sent(Nanos(begin), Nanos::from_micros(50));
+            for quiet in (0..u64::from(u32::MAX)).step_by(1 << 22).chain([60, 4_294_967_290, 4_294_967_300]) {
+                let at = Nanos(begin + quiet.max(60) * 1000);
+                assert!(point.is_due(at) || point.is_due(at + Nanos::from_micros(4100)), "{begin} {quiet}");
+            }
+        }
+    }
+
+    #[test]
+    fn peers_of_excepted_networks_are_not_served() {
+        let gid = |address: &str| roced_types::gid_of(address.parse().expect("an address"));
+        let config = NotificationConfig {
+            except: [GidPrefix::new(gid("10.9.0.0"), 96 + 16)].into(),
+            ..NotificationConfig::default()
+        };
+        assert!(config.serves(&gid("10.8.0.1")) && !config.serves(&gid("10.9.7.1")));
+        let off = NotificationConfig { is_enabled: false, ..NotificationConfig::default() };
+        assert!(!off.serves(&gid("10.8.0.1")));
+    }
+}

@@ -1,0 +1,96 @@
+//! Congestion notification packets (CNPs) of an endpoint, in both directions (annex A17.9).
+
+use super::{Endpoint, Transmitted, frames::Destination};
+use crate::{
+    clock::Nanos,
+    congestion::notification::{NotificationConfig, NotificationCount, NotificationCounters, Notifications},
+    counters::QpCount,
+    io::{FrameOrigin, Wire},
+    reject::{Disposition, DropReason},
+    wire::{frame::Packet, opcode::Service},
+};
+
+/// CNPs sent in a call of [`Endpoint::poll_transmit`]: as many as a queue pair has frames in its
+/// turn.
+const PER_CALL: usize = super::QUANTUM;
+
+impl Endpoint {
+    /// Sets other options of its notification point than [`NotificationConfig::default`].
+    pub fn set_notifications(&mut self, config: NotificationConfig) {
+        self.notifications.config = config;
+    }
+
+    /// Counters of congestion.
+    pub const fn notification_counters(&self) -> &NotificationCounters {
+        &self.notifications.counters
+    }
+
+    /// Counts a packet with the mark of a congested switch, and decides whether its sender is told.
+    #[cold]
+    pub(super) fn on_marked(&mut self, now: Nanos, packet: &Packet<'_>, to: Destination, disposition: Disposition) {
+        let Notifications { config, counters, owed, budget } = &mut self.notifications;
+        counters.count(NotificationCount::Marked);
+        let Destination::Qp(index) = to else { return };
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if !qp.must_notify(packet, disposition, now, config) {
+            return;
+        }
+        if budget.take(self.totals.of(QpCount::ReceivedPackets)) {
+            qp.owe_notification();
+            owed.push_back(index);
+        } else {
+            counters.count(NotificationCount::Suppressed);
+        }
+    }
+
+    /// Sends CNPs, ahead of everything else. Windows and rates do not hold them up.
+    #[cold]
+    pub(super) fn transmit_notifications(&mut self, now: Nanos, budget: usize, wire: &mut impl Wire) -> Transmitted {
+        let Notifications { config, counters, owed, .. } = &mut self.notifications;
+        let mut visits = 0;
+        for _ in 0..budget.min(PER_CALL) {
+            let Some(index) = owed.pop_front() else { break };
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            match qp.transmit_notification(now, config, wire) {
+                Ok(is_sent) => visits += usize::from(is_sent),
+                // The next one may leave by another queue, in the next call.
+                Err(_full) => {
+                    owed.push_back(index);
+                    break;
+                }
+            }
+        }
+        counters.add(NotificationCount::Sent, visits as u64);
+        Transmitted { visits, acks: 0 }
+    }
+
+    /// As [`Self::admit`], of a packet that the queue pair of its number, or its absence, refuses
+    /// for `reason`, and that is a CNP.
+    #[cold]
+    pub(super) fn admit_notification(
+        &self,
+        packet: &Packet<'_>,
+        origin: FrameOrigin,
+        reason: DropReason,
+    ) -> Result<Destination, DropReason> {
+        let index = self.slot(packet.bth.dest_qpn).ok_or(reason)?;
+        let qp = self.qps.get(index).ok_or(reason)?;
+        qp.check_notification(packet, origin).map(|()| Destination::Notified(index))
+    }
+
+    /// Handles a checked CNP.
+    #[cold]
+    pub(super) fn on_notification(&mut self, index: u32) -> Disposition {
+        self.notifications.counters.count(NotificationCount::Ignored);
+        self.qps.get_mut(index).expect("admitted to a queue pair that is there").on_notification()
+    }
+
+    /// Counts a CNP among those that are ignored, if it is whole, and passes on why it was refused.
+    #[cold]
+    pub(super) fn refuse_notification(&mut self, packet: &Packet<'_>, reason: DropReason) -> DropReason {
+        if packet.info.service == Service::Cnp && packet.check_integrity().is_ok() {
+            self.notifications.counters.count(NotificationCount::Ignored);
+        }
+        reason
+    }
+}
