@@ -21,8 +21,8 @@ pub struct AddressOptions {
     pub sgid_index: Option<u32>,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are not sent, because
-    /// no congestion control reacts to them.
+    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are the
+    /// device's, and not looked at here.
     pub traffic_class: u8,
     /// IPv6 flow label, 20 bits. If not 0, the UDP source port is derived from it.
     pub flow_label: u32,

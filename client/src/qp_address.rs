@@ -81,8 +81,8 @@ pub struct ConnectOptions {
     pub min_rnr_timer: u32,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are not sent, because
-    /// no congestion control reacts to them.
+    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are the
+    /// device's, and not looked at here.
     pub traffic_class: u8,
     /// IPv6 flow label, 20 bits. If not 0, the UDP source port is derived from it; if 0, the port
     /// differs in each life of the queue pair.

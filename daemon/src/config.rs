@@ -31,8 +31,8 @@ pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
     changes::Changes,
     choices::{
-        Credits, IdleChoice, LogLevel, LogTarget, NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions,
-        UnsealedChoice,
+        CnpChoice, Credits, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice, ProxiedChoice, RecoveryChoice,
+        RoceVersions, UnsealedChoice,
     },
 };
 
@@ -267,6 +267,18 @@ pub struct DeviceConfig {
     pub pkeys: Vec<Pkey>,
     /// Whether reliable connections have end-to-end flow control.
     pub credits: Credits,
+    /// Whether packets of connections may be marked by congested switches.
+    pub ecn: EcnChoice,
+    /// Whether peers are told of marks on their packets.
+    pub cnp: CnpChoice,
+    /// Least time between two CNPs of a queue pair.
+    pub min_time_between_cnps_us: u32,
+    /// DSCP of CNPs.
+    pub cnp_dscp: u8,
+    /// Priority of CNPs in a VLAN tag.
+    pub cnp_802p_prio: u8,
+    /// Networks of peers that get no CNPs.
+    pub cnp_except: Vec<IpNet>,
     /// How losses are made good.
     pub recovery: RecoveryChoice,
     /// How long a packet may come late before it counts as lost.
@@ -442,6 +454,12 @@ impl DeviceConfig {
             roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
             credits: Credits::On,
+            ecn: EcnChoice::Off,
+            cnp: CnpChoice::On,
+            min_time_between_cnps_us: 50,
+            cnp_dscp: 48,
+            cnp_802p_prio: 6,
+            cnp_except: Vec::new(),
             recovery: RecoveryChoice::Selective,
             reorder_delay_us: 0,
             probe_floor_us: 100,

@@ -50,10 +50,7 @@ use roced_memory::{
     access_log, heap,
     thread_start::{HelperThread, on_thread_start},
 };
-use roced_transport::{
-    denied_sources::{DeniedSources, GidPrefix},
-    own_addresses::OwnAddresses,
-};
+use roced_transport::{denied_sources::DeniedSources, own_addresses::OwnAddresses};
 use roced_types::{DeviceId, WorkerId, gid_of};
 use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
@@ -61,7 +58,7 @@ use tracing::{error, info, warn};
 use self::{
     attachment::Attacher,
     devices::ServedDevice,
-    network_view::NetworkView,
+    network_view::{NetworkView, gid_prefix},
     stall_attribution::StallAttribution,
     start::{Checked, Started},
     watchdog::{Health, Watchdog},
@@ -356,10 +353,7 @@ impl Daemon {
     /// Keeps traffic away from the networks that the config denies.
     fn deny_peers(&mut self) {
         let denied = &self.config.net.denied_peers;
-        let sources = DeniedSources::new(denied.iter().map(|network| {
-            let mapped = if network.addr().is_ipv4() { 96 } else { 0 };
-            GidPrefix::new(gid_of(network.addr()), mapped + network.prefix_len())
-        }));
+        let sources = DeniedSources::new(denied.iter().map(gid_prefix));
         self.net.set_denied(denied.clone());
         let endpoints = (0..self.workers.len() as u32)
             .map(WorkerId)

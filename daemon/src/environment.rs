@@ -54,6 +54,8 @@ pub struct DevicePort {
     /// The device strips VLAN tags of received frames, so that the VLAN of a frame without a tag is
     /// unknown.
     pub strips_vlan_tags: bool,
+    /// Packets of connections say that a congested switch may mark them.
+    pub ecn: bool,
 }
 
 impl DevicePort {

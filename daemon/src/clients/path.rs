@@ -8,7 +8,7 @@ use roced_transport::{
     io::Egress,
     qp::PathState,
     wire::{
-        Roce,
+        Roce, ecn,
         path::{Path, PathSpec, Vlan, largest_path_mtu, udp_source_port},
     },
 };
@@ -57,6 +57,7 @@ pub(crate) struct Wish {
     local: Qpn,
     pub(crate) source: GidTableEntry,
     pub(crate) destination: IpAddr,
+    /// With the ECN field.
     traffic_class: u8,
     hop_limit: u8,
     flow_label: u32,
@@ -92,18 +93,13 @@ impl LifePort {
     }
 }
 
-/// The ECN bits of a traffic class (RFC 3168 5). They stay 0 ("not ECN-capable") for any value of
-/// the application: a switch that finds them set marks frames instead of dropping them, and without
-/// congestion control nothing here reacts to a mark.
-const ECN_BITS: u8 = 0b11;
-
 /// Meaning of "0", as users of verbs expect it.
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
 impl Wish {
     /// Path attributes in `attributes` for `local`, from the GID `source` of `device`. `life` is
     /// the port of a queue pair's present life; without it, or with a flow label, the port is
-    /// derived as Linux does.
+    /// derived as Linux does. `ecn` says that congested switches may mark packets of connections.
     ///
     /// # Errors
     /// A value out of its range, or a destination that no host can have.
@@ -113,6 +109,7 @@ impl Wish {
         attributes: &QpAttributes,
         source: &GidTableEntry,
         life: Option<LifePort>,
+        ecn: bool,
     ) -> Result<Self, Refused> {
         let destination = address_of(attributes.dgid);
         let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
@@ -134,12 +131,16 @@ impl Wish {
             Some(life) if attributes.flow_label == 0 => life.get(),
             _ => udp_source_port(attributes.flow_label, local, Qpn::from_wire(attributes.dest_qpn)),
         };
+        // The device decides, as adapters do, for any traffic class of the application. A receiver
+        // of datagrams tells their sender nothing, and RoCEv1 knows no marks.
+        let may_be_marked = ecn && life.is_some() && source.roce == RoceVersion::V2;
+        let field = if may_be_marked { ecn::CAPABLE } else { ecn::NOT_CAPABLE };
         Ok(Self {
             device,
             local,
             source: *source,
             destination,
-            traffic_class: byte(attributes.traffic_class)? & !ECN_BITS,
+            traffic_class: byte(attributes.traffic_class)? & !ecn::MASK | field,
             hop_limit: match byte(attributes.hop_limit)? {
                 0 => HOP_LIMIT_DEFAULT,
                 hops => hops,
@@ -253,6 +254,7 @@ mod tests {
         speed_mbit_per_s: 0,
         gid_entries: 1,
         strips_vlan_tags: false,
+        ecn: true,
     };
     const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
 
@@ -272,7 +274,7 @@ mod tests {
     }
 
     fn check(attributes: &QpAttributes) -> Result<Wish, Refused> {
-        Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid("10.0.0.1"), None)
+        Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid("10.0.0.1"), None, true)
     }
 
     #[test]
@@ -297,7 +299,12 @@ mod tests {
 
     /// A frame by the path of `attributes`, next hop `next`.
     fn frame(attributes: &QpAttributes, source: &str, life: Option<LifePort>, next: NextHop) -> Vec<u8> {
-        let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), life).expect("of one family");
+        let wish =
+            Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), life, true).expect("of one family");
+        frame_by(&wish, next)
+    }
+
+    fn frame_by(wish: &Wish, next: NextHop) -> Vec<u8> {
         let PathState::Ready(path) = wish.path(next, &PORT) else { panic!("it is reachable") };
         let headers = Headers::new(Bth::new(UC_SEND_ONLY, Qpn::from_wire(5), Psn::new(0)));
         let mut frame = vec![0; path.frame_bytes(&headers, 0)];
@@ -313,13 +320,21 @@ mod tests {
     }
 
     #[test]
-    fn ecn_bits_of_the_application_stay_at_home() {
+    fn the_device_decides_about_the_ecn_bits_of_connections() {
+        let life = Some(LifePort::first(7));
         for (peer, source) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
-            for (asked, sent) in [(0b0110_1000, 0b0110_1000), (0b0110_1010, 0b0110_1000), (0xff, 0xfc), (0b11, 0)] {
+            for (asked, dscp) in [(0b0110_1000, 0b0110_1000), (0b0110_1001, 0b0110_1000), (0xff, 0xfc), (0b11, 0)] {
                 let asked = QpAttributes { traffic_class: asked, ..attributes(peer) };
-                let frame = frame(&asked, source, None, REACHABLE);
-                let packet = roced_transport::wire::frame::parse(&[&frame]).expect("our own");
-                assert_eq!(packet.traffic_class, sent, "{asked:?}");
+                let sent = |life, ecn, roce| {
+                    let source = GidTableEntry { roce, ..gid(source) };
+                    let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), &asked, &source, life, ecn);
+                    let frame = frame_by(&wish.expect("of one family"), REACHABLE);
+                    roced_transport::wire::frame::parse(&[&frame]).expect("our own").traffic_class
+                };
+                assert_eq!(sent(life, true, RoceVersion::V2), dscp | ecn::CAPABLE, "{asked:?}");
+                assert_eq!(sent(life, false, RoceVersion::V2), dscp, "switched off");
+                assert_eq!(sent(None, true, RoceVersion::V2), dscp, "of an address handle");
+                assert_eq!(sent(life, true, RoceVersion::V1), dscp, "without an IP header");
             }
         }
     }
@@ -355,8 +370,8 @@ mod tests {
     #[test]
     fn the_way_to_a_group_is_its_own_mac_address() {
         let mac = |attributes: &QpAttributes, source: &str| {
-            let wish =
-                Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), None).expect("of one family");
+            let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), None, true)
+                .expect("of one family");
             match wish.group_hop(&PORT)? {
                 NextHop::Reachable { mac, source_mac, .. } => Some((mac, source_mac)),
                 other => panic!("{other:?}"),
@@ -386,7 +401,7 @@ mod tests {
     fn rocev1_stays_on_its_segment() {
         let check = |peer| {
             let source = GidTableEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
-            Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source, None)
+            Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source, None, true)
         };
         assert_eq!(check("10.0.1.2").map_err(|refused| refused.why), Err(Refusal::NoRoute));
         let wish = check("10.0.0.255").expect("on the link");

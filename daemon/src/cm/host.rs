@@ -275,6 +275,7 @@ mod tests {
                 speed_mbit_per_s: 10_000,
                 gid_entries: self.gids.len() as u32,
                 strips_vlan_tags: false,
+                ecn: true,
             }
         }
 

@@ -105,6 +105,20 @@ choices! {
         /// Neither.
         Off = "off",
     }
+    /// `device.ecn`.
+    EcnChoice {
+        /// They may: ECT(0).
+        On = "on",
+        /// They are dropped instead.
+        Off = "off",
+    }
+    /// `device.cnp`.
+    CnpChoice {
+        /// By congestion notification packets.
+        On = "on",
+        /// Marks are only counted.
+        Off = "off",
+    }
     /// `device.recovery`.
     RecoveryChoice {
         /// Out-of-order packets are kept, only missing packets are retransmitted, probes find lost

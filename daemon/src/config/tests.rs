@@ -308,6 +308,24 @@ fn partition_keys_are_numbers_of_partitions_each_once() {
     }
 }
 
+/// A sender that lets switches mark its packets has to react to marks, and none does yet.
+#[test]
+fn packets_may_be_marked_only_where_the_config_says_so() {
+    let choices = |keys: &str| {
+        let device = &parsed(&device(keys)).devices[0];
+        (device.ecn, device.cnp)
+    };
+    assert_eq!(choices(""), (EcnChoice::Off, CnpChoice::On));
+    assert_eq!(choices("ecn = \"on\"\ncnp = \"off\""), (EcnChoice::On, CnpChoice::Off));
+    let notified = parsed(&device("min_time_between_cnps_us = 0\ncnp_dscp = 63\ncnp_except = [\"10.9.0.0/16\"]"));
+    let DeviceConfig { min_time_between_cnps_us, cnp_dscp, cnp_except, .. } = &notified.devices[0];
+    assert_eq!((*min_time_between_cnps_us, *cnp_dscp), (0, 63));
+    assert_eq!(*cnp_except, ["10.9.0.0/16".parse().expect("a network")]);
+    for (key, wrong) in [("min_time_between_cnps_us", "4096"), ("cnp_dscp", "64"), ("cnp_802p_prio", "8")] {
+        assert_eq!(problems(&device(&format!("{key} = {wrong}")))[0].1, format!("device[0].{key}"));
+    }
+}
+
 #[test]
 fn a_core_runs_one_worker_and_must_exist() {
     let text = format!("[[worker]]\n[[worker]]\ncore = 1\n[[worker]]\ncore = 1\n{}", device(""));

@@ -4,13 +4,15 @@
 use std::{collections::BTreeSet, io, net::IpAddr};
 
 use anyhow::{Context as _, ensure};
+use ipnet::IpNet;
 use nix::errno::Errno;
-use roced_types::DeviceId;
+use roced_transport::denied_sources::GidPrefix;
+use roced_types::{DeviceId, gid_of};
 use tracing::warn;
 
 use super::devices::ServedDevice;
 use crate::{
-    config::RoceVersions,
+    config::{EcnChoice, RoceVersions},
     environment::{DevicePort, Network},
     net::{Asker, FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
 };
@@ -28,6 +30,12 @@ pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
         RoceVersions::V2 => &[RoceVersion::V2],
         RoceVersions::Both => &[RoceVersion::V1, RoceVersion::V2],
     }
+}
+
+/// GIDs of the addresses of a network.
+pub(super) fn gid_prefix(network: &IpNet) -> GidPrefix {
+    let mapped = if network.addr().is_ipv4() { 96 } else { 0 };
+    GidPrefix::new(gid_of(network.addr()), mapped + network.prefix_len())
 }
 
 impl NetworkView<'_> {
@@ -74,6 +82,7 @@ impl Network for NetworkView<'_> {
             speed_mbit_per_s: seen.speed_mbit_per_s,
             gid_entries: (seen.gids.len() * self.versions(device).len()) as u32,
             strips_vlan_tags: self.served(device).strips_vlan_tags(),
+            ecn: self.served(device).config.ecn == EcnChoice::On,
         }
     }
 

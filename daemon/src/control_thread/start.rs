@@ -13,6 +13,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use roced_memory::{first_touch, queues::SleepBoard};
 use roced_transport::{
     clock::Nanos,
+    congestion::notification::NotificationConfig,
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     recovery::{Recovery, RecoveryConfig},
@@ -24,6 +25,7 @@ use tracing::{info, warn};
 use super::{
     attachment::{LinkProperties, ServedQueue, attach, check_mtu, check_queues, workers_of},
     devices::{AttachedDevice, ServedDevice},
+    network_view::gid_prefix,
 };
 use crate::{
     config::{self, Config, IdleChoice, QueueOwner},
@@ -241,7 +243,7 @@ fn worker_endpoint(
     config: &Config,
 ) -> WorkerEndpoint<NicQueue> {
     let limits = &config.limits.device;
-    let endpoint = Endpoint::new(EndpointConfig {
+    let mut endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
         max_mrs: limits.mrs,
         // Their numbers begin at 1.
@@ -254,6 +256,7 @@ fn worker_endpoint(
         partitions: Partitions::new(&device.pkeys),
     })
     .with_ids(place.ids);
+    endpoint.set_notifications(notifications(device));
     WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 
@@ -266,6 +269,16 @@ fn recovery(device: &config::DeviceConfig) -> RecoveryConfig {
         reorder_delay: Nanos::from_micros(device.reorder_delay_us.into()),
         probe_floor: Nanos::from_micros(device.probe_floor_us.into()),
         out_of_order_packets: device.out_of_order_packets,
+    }
+}
+
+fn notifications(device: &config::DeviceConfig) -> NotificationConfig {
+    NotificationConfig {
+        is_enabled: device.cnp == config::CnpChoice::On,
+        interval: Nanos::from_micros(device.min_time_between_cnps_us.into()),
+        dscp: device.cnp_dscp,
+        priority: device.cnp_802p_prio,
+        except: device.cnp_except.iter().map(gid_prefix).collect(),
     }
 }
 
@@ -336,6 +349,11 @@ mod tests {
     #[test]
     fn defaults_of_loss_recovery_are_those_of_the_transport() {
         assert_eq!(recovery(&config::DeviceConfig::new("roce0", "eth0")), RecoveryConfig::default());
+    }
+
+    #[test]
+    fn defaults_of_the_notification_point_are_those_of_the_transport() {
+        assert_eq!(notifications(&config::DeviceConfig::new("roce0", "eth0")), NotificationConfig::default());
     }
 
     #[test]

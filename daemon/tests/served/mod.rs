@@ -162,6 +162,7 @@ impl Told {
                 speed_mbit_per_s: 10_000,
                 gid_entries: 3,
                 strips_vlan_tags: false,
+                ecn: true,
             },
             gids: vec![gid("10.9.0.1"), None, gid("fd00:9::1")],
             elsewhere: Some(NextHop::Unreachable),

@@ -208,6 +208,7 @@ impl Net {
             speed_mbit_per_s: 10_000,
             gid_entries: 3,
             strips_vlan_tags: false,
+            ecn: true,
         };
         Self { port, elsewhere: Some(NextHop::Resolving), followed: BTreeMap::new(), joined: Vec::new(), last: 0 }
     }

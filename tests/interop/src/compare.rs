@@ -12,9 +12,14 @@ use crate::{
     trace::{Kind, Seen},
 };
 
+/// Why the ECN fields differ.
+const ECN_REASON: &str = "we let congested switches mark packets (ECT(0)), as adapters do; rxe sends 0";
+
 /// Differences in requests or answers, and why they are right. A field is named by how it begins.
-const REASONS: [(&str, &str); 5] = [
+const REASONS: [(&str, &str); 7] = [
     ("BTH MigReq", "we send 1 (\"migrated\", the state without automatic path migration) as adapters do; rxe sends 0"),
+    ("IPv4 ECN", ECN_REASON),
+    ("IPv6 ECN", ECN_REASON),
     (
         "IPv4 identification",
         "we send 0: it has no meaning in a packet that is whole and not to be cut (RFC 6864); Linux counts",
@@ -104,7 +109,8 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         add("bytes behind the packet".into(), seen.trailer_bytes.to_string());
         let ip = seen.ip;
         let family = if ip.is_v4 { "IPv4" } else { "IPv6" };
-        add(format!("{family} traffic class"), ip.traffic_class.to_string());
+        add(format!("{family} DSCP"), (ip.traffic_class >> 2).to_string());
+        add(format!("{family} ECN"), (ip.traffic_class & 3).to_string());
         add(format!("{family} hop limit"), ip.hop_limit.to_string());
         if ip.is_v4 {
             add("IPv4 identification".into(), if ip.id == 0 { "0" } else { "counts" }.into());

@@ -98,8 +98,8 @@ impl CallHandler<'_, '_> {
         let device = self.objects.device;
         let gid = self.environment.network.gid(device, asked.sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
-        let wish = Wish::check(self.objects.device, local, asked, &gid, life)?;
         let port = self.environment.network.port(device);
+        let wish = Wish::check(self.objects.device, local, asked, &gid, life, port.ecn)?;
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });
         }

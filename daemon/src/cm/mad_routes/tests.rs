@@ -36,6 +36,7 @@ impl crate::environment::Network for OneLink {
             speed_mbit_per_s: 10_000,
             gid_entries: 1,
             strips_vlan_tags: false,
+            ecn: true,
         }
     }
 
