@@ -160,8 +160,9 @@ pub(crate) fn traffic_class_hop_limit_and_flow_label_are_on_the_frames(_: &Setti
     let file = folder.path().join("path.pcap");
     let capture = lab.capture(&file)?;
     let _server = Server::start(&lab, Host::B, &[])?;
-    // DSCP 26 with ECN 0; a flow label of which every part shows in the UDP source port.
-    let path = ["--traffic-class", "104", "--hop-limit", "17", "--flow-label", "0xabcde"];
+    // DSCP 26, and ECN bits, which are the device's to set; a flow label of which every part shows
+    // in the UDP source port.
+    let path = ["--traffic-class", "107", "--hop-limit", "17", "--flow-label", "0xabcde"];
     for peer in [PEER_IPV4, PEER_IPV6] {
         let arguments = [&["ping", peer, "--count", "50"][..], &path].concat();
         perf::run(&lab, Host::A, &arguments, SOON)?;
@@ -169,10 +170,11 @@ pub(crate) fn traffic_class_hop_limit_and_flow_label_are_on_the_frames(_: &Setti
     capture.stop()?;
     // RoCEv2 (annex A17): the source port is made of the flow label's 20 bits.
     let port = ((0xabcde & 0x3fff) ^ ((0xabcde & 0xfc000) >> 14)) | 0xc000;
-    let fields = ["ip.src", "ip.dsfield.dscp", "ip.ttl", "udp.srcport"];
-    expect_all(&file, "ip && udp.dstport == 4791", &fields, &["10.10.0.1", "10.10.0.2"], &format!("26\t17\t{port}"))?;
-    let fields = ["ipv6.src", "ipv6.tclass.dscp", "ipv6.hlim", "ipv6.flow", "udp.srcport"];
-    let wanted = format!("26\t17\t0xabcde\t{port}");
+    let fields = ["ip.src", "ip.dsfield.dscp", "ip.dsfield.ecn", "ip.ttl", "udp.srcport"];
+    let wanted = format!("26\t0\t17\t{port}");
+    expect_all(&file, "ip && udp.dstport == 4791", &fields, &["10.10.0.1", "10.10.0.2"], &wanted)?;
+    let fields = ["ipv6.src", "ipv6.tclass.dscp", "ipv6.tclass.ecn", "ipv6.hlim", "ipv6.flow", "udp.srcport"];
+    let wanted = format!("26\t0\t17\t0xabcde\t{port}");
     expect_all(&file, "ipv6 && udp.dstport == 4791", &fields, &["fd00:10::1", "fd00:10::2"], &wanted)
 }
 
@@ -187,6 +189,62 @@ fn expect_all(file: &Path, filter: &str, fields: &[&str], sources: &[&str], want
         let (_, rest) = line.split_once('\t').context("fields")?;
         let rest = rest.replace("0x0abcde", "0xabcde");
         ensure!(rest == wanted, "{filter}: a frame shows '{rest}', not '{wanted}' ({})", fields.join(", "));
+    }
+    Ok(())
+}
+
+/// A switch marks all packets that may be marked: receivers of data notify its sender, by frames
+/// with the bytes of annex A17, and every transfer is whole. Management datagrams are not marked.
+pub(crate) fn marked_data_is_answered_by_notifications(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch", "--ecn", "on"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("marked.pcap");
+    let capture = lab.capture(&file)?;
+    let _server = Server::start(&lab, Host::B, &["--cm"])?;
+    lab.fault(&["--mark", "100%"])?;
+    for peer in [PEER_IPV4, PEER_IPV6] {
+        for op in ["write", "read"] {
+            perf::run(&lab, Host::A, &["bw", peer, "--cm", "--op", op, "--size", "9001", "--bytes", "4M"], SOON)?;
+        }
+    }
+    let faults = lab.faults()?;
+    capture.stop()?;
+    let count = |name| -> Result<[u64; 2]> {
+        Ok([lab.counter(Host::A, "device/roce0", name)?, lab.counter(Host::B, "device/roce0", name)?])
+    };
+    let (marked, sent, ignored) =
+        (count("np_ecn_marked_roce_packets")?, count("np_cnp_sent")?, count("rp_cnp_ignored")?);
+    println!("\n    {marked:?} packets marked of {}, {sent:?} notifications, {ignored:?} came", faults["marked"]);
+    for at in 0..2 {
+        ensure!(sent[at] > 1 && sent[at] <= 64 + marked[at] / 8, "{sent:?} for {marked:?}");
+        ensure!(ignored[at] > 0 && ignored[at] <= sent[1 - at], "{ignored:?} of {sent:?}");
+    }
+    ensure!(marked.iter().sum::<u64>() <= faults["marked"], "{marked:?} of {}", faults["marked"]);
+    for (family, source, ecn) in [("ip", "ip.src", "ip.dsfield.ecn"), ("ipv6", "ipv6.src", "ipv6.tclass.ecn")] {
+        let sources = if family == "ip" { ["10.10.0.1", "10.10.0.2"] } else { ["fd00:10::1", "fd00:10::2"] };
+        let management = format!("{family} && infiniband.bth.destqp == 1");
+        expect_all(&file, &management, &[source, ecn], &sources, "0")?;
+        let unmarked = format!("{family} && infiniband.bth.opcode < 0x20 && {ecn} == 0");
+        let unmarked = tshark(&file, &unmarked, &["frame.number"])?;
+        ensure!(unmarked.is_empty(), "frames {unmarked:?} of connections may not be marked");
+        expect_notifications(&file, family, &sources)?;
+    }
+    icrc_check(&[&file])?.end(SOON)?.success().map(drop)
+}
+
+/// Notifications of both hosts, with every byte that annex A17 gives: DSCP 48, not to be marked.
+fn expect_notifications(file: &Path, family: &str, sources: &[&str; 2]) -> Result<()> {
+    let filter = format!("{family} && infiniband.bth.opcode == 0x81");
+    let (fields, wanted) = match family {
+        "ip" => (["ip.src", "ip.dsfield.dscp", "ip.dsfield.ecn", "frame.len"], "48\t0\t74"),
+        _ => (["ipv6.src", "ipv6.tclass.dscp", "ipv6.tclass.ecn", "frame.len"], "48\t0\t94"),
+    };
+    expect_all(file, &filter, &fields, sources, wanted)?;
+    for bytes in tshark(file, &filter, &["udp.payload"])? {
+        let bytes = bytes.replace(':', "");
+        // BECN, the number of a queue pair, no PSN, 16 reserved bytes, an ICRC.
+        let is_right = bytes.starts_with("8100ffff40") && bytes.get(16..56) == Some(&"0".repeat(40));
+        ensure!(is_right && bytes.len() == 64, "a notification of the bytes {bytes}");
     }
     Ok(())
 }

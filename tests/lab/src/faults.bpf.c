@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The faults of the lab: on the ports of the box between two hosts, RoCE frames of either version
- * that arrive are dropped, duplicated or corrupted, by chance or by number, or made to arrive on a
- * queue of our choice. Anything else passes untouched.
+ * that arrive are dropped, duplicated, corrupted or marked, by chance or by number, or made to arrive
+ * on a queue of our choice. Anything else passes untouched.
  *
  * Runs as a tc classifier in direct-action mode at the ingress of every port, so the frame is an
  * skb; the kernel may have taken its outer VLAN tag out of the bytes. Frames may lie in several
@@ -214,6 +214,9 @@ int roced_faults(struct __sk_buff *frame)
 	}
 	if ((action == CORRUPT || happens(wanted, place.opcode, wanted->corrupt_chance)) && !corrupt(frame, &place))
 		count(CORRUPTED);
+	/* As a switch with WRED does: nothing that says it cannot be marked. */
+	if (happens(wanted, place.opcode, wanted->mark_chance) && bpf_skb_ecn_set_ce(frame) == 1)
+		count(MARKED);
 	if (action == DUPLICATE || happens(wanted, place.opcode, wanted->duplicate_chance))
 		frame->mark = COPY_MARK;
 	steer(frame, wanted);

@@ -26,6 +26,7 @@ struct config {
 	__u64 drop_chance;
 	__u64 duplicate_chance;
 	__u64 corrupt_chance;
+	__u64 mark_chance;
 	/*
 	 * The queue on which frames leave, and so arrive at the host, plus one; zero: the kernel
 	 * chooses.
@@ -45,7 +46,8 @@ enum counter {
 	DUPLICATED = 2,
 	CORRUPTED = 3,
 	STEERED = 4,
-	COUNTERS = 5,
+	MARKED = 5,
+	COUNTERS = 6,
 };
 
 #endif

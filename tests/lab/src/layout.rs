@@ -32,6 +32,8 @@ pub struct Config {
     pub duplicate_chance: u64,
     /// In 2^-32.
     pub corrupt_chance: u64,
+    /// In 2^-32, of the frames that may be marked.
+    pub mark_chance: u64,
     /// Zero leaves the queue to the kernel.
     pub queue_plus_one: u32,
     /// How many of `rule` count.
@@ -51,4 +53,4 @@ pub fn chance(probability: f64) -> u64 {
 }
 
 /// Names of the counters, in the order of `enum counter`.
-pub const COUNTERS: [&str; 5] = ["frames", "dropped", "duplicated", "corrupted", "steered"];
+pub const COUNTERS: [&str; 6] = ["frames", "dropped", "duplicated", "corrupted", "steered", "marked"];

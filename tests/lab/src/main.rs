@@ -74,6 +74,9 @@ struct FaultArguments {
     /// Share of frames that arrive with a byte under the ICRC changed.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
     corrupt: f64,
+    /// Share of frames that a congested switch marks (CE), of those that may be marked (ECT).
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
+    mark: f64,
     /// The rates are for frames of this opcode alone: ud_send_only, 0x64.
     #[arg(long, value_name = "OPCODE", value_parser = parse_opcode)]
     only: Option<Opcode>,
@@ -122,6 +125,7 @@ impl FaultArguments {
             drop_chance: layout::chance(self.drop),
             duplicate_chance: layout::chance(self.duplicate),
             corrupt_chance: layout::chance(self.corrupt),
+            mark_chance: layout::chance(self.mark),
             queue_plus_one: self.queue.map_or(0, |queue| u32::from(queue) + 1),
             rules: self.nth.len() as u32,
             only_plus_one: self.only.map_or(0, |opcode| u32::from(opcode.0) + 1),

@@ -299,6 +299,31 @@ mod tests {
         }
     }
 
+    /// An IPv4 checksum that holds, of the header behind Ethernet.
+    fn checksum_holds(frame: &[u8]) -> bool {
+        let sum: u32 = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+        (sum & 0xffff) + (sum >> 16) == 0xffff
+    }
+
+    #[test]
+    fn a_mark_is_set_where_the_frame_may_be_marked() {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.faults.set(&Config { mark_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
+        let mut ipv4 = captured(0x06);
+        assert_eq!(bench.run(&ipv4), (OK, ipv4.clone()), "rxe's frames are not ECN-capable");
+        let sum = u16::from_be_bytes([ipv4[24], ipv4[25]]);
+        ipv4[15] |= 2;
+        ipv4[24..26].copy_from_slice(&(sum - 2).to_be_bytes());
+        assert!(checksum_holds(&ipv4));
+        let (verdict, marked) = bench.run(&ipv4);
+        assert_eq!((verdict, marked[15] & 3, checksum_holds(&marked)), (OK, 3, true));
+        let mut ipv6 = roced_captures::frames_of("rc_send_ipv6.pcap").remove(0).bytes;
+        ipv6[15] |= 0x20;
+        let (verdict, marked) = bench.run(&ipv6);
+        assert_eq!((verdict, marked[15] & 0x30), (OK, 0x30));
+        assert_eq!((bench.count("frames"), bench.count("marked")), (3, 2));
+    }
+
     #[test]
     fn a_quarter_is_about_a_quarter() {
         let Some(mut bench) = Bench::new() else { return };
