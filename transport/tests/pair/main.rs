@@ -25,6 +25,7 @@ mod owed;
 mod partitions;
 mod paths;
 mod placement;
+mod plain_peers;
 mod probes;
 mod quiet;
 mod read_gaps;
