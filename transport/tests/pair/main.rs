@@ -4,6 +4,7 @@
 
 mod adapters;
 mod atomics;
+mod clock;
 mod credits;
 mod datagram;
 mod duplicates;
@@ -18,6 +19,7 @@ mod limits;
 mod lives;
 mod management;
 mod multicast;
+mod odd_answers;
 mod operations;
 mod ordering;
 mod other_port;
