@@ -125,7 +125,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
         broken.extend(modules::large_circles(source, &graph));
     }
     let places = measured_prose(workspace, &members)?;
-    broken.extend(ceilings::exceeded(&places));
+    broken.extend(ceilings::differing(&places));
     Ok(broken)
 }
 
