@@ -89,7 +89,8 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let is_of_tests = |source: &Crate| Path::new(&source.folder).starts_with(crates::GROUP);
     let (tests, crates): (Vec<Crate>, Vec<Crate>) = all.into_iter().partition(is_of_tests);
     let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
-    let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
+    let sources = files::sources(workspace)?;
+    let mut broken = names::repeated_types(crates.iter().filter(is_shipped), &sources)?;
     broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
@@ -104,7 +105,6 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(seeds::unread(workspace)?);
     broken.extend(spelling::british(workspace)?);
     broken.extend(widths::too_wide(workspace)?);
-    let sources = files::sources(workspace)?;
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
