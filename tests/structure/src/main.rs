@@ -37,6 +37,7 @@ mod quoted;
 mod seeds;
 mod source;
 mod spelling;
+mod taken;
 mod test_names;
 mod threats;
 mod unrun;
@@ -108,6 +109,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
+    broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
