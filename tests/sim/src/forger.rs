@@ -21,6 +21,7 @@ use crate::{
     frame::Seen,
     model::AppView,
     random::Random,
+    say::say,
     service::Service,
     violation::{Checked, demand},
     world::World,
@@ -173,7 +174,7 @@ impl World {
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), &[frame], &mut app);
         self.model.arriving = None;
         if self.model.trace {
-            println!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn);
+            say(format_args!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn));
         }
         let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
         demand!(is_refused, "forged", "a forged frame before PSN {} is {disposition:?}", seen.psn);

@@ -42,6 +42,7 @@ mod plain;
 mod random;
 mod returning;
 mod reuse;
+mod say;
 mod service;
 mod shared;
 mod stream;
@@ -52,6 +53,7 @@ mod world;
 
 pub use self::{
     connections::{ConnectionOutcome, ConnectionTally, NAMES, run_connections, run_crowd},
+    say::say,
     table::Table,
     violation::Violation,
 };
