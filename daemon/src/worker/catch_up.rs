@@ -2,7 +2,7 @@
 //! paused, its core given to others.
 //!
 //! Answers that came meanwhile wait in the rings. There may be more frames than a poll iteration
-//! takes, so that the timers of queue pairs whose answers are behind those would fire first: a
+//! takes, and the timers of queue pairs with answers behind those would fire first: a
 //! retry would be spent, and a connection without retries would fail, with the answer at hand.
 
 use roced_transport::clock::Nanos;
