@@ -245,4 +245,15 @@ mod tests {
         let names: std::collections::BTreeSet<_> = all.iter().map(|one| &one.name).collect();
         assert_eq!(names.len(), all.len());
     }
+
+    #[test]
+    fn the_script_has_the_names() {
+        let script = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/bench"));
+        let script = script.expect("the script is there");
+        let (_, names) = script.split_once("\nnames='").expect("a list");
+        let (names, _) = names.split_once('\'').expect("its end");
+        let all = all();
+        let known = all.iter().map(|one| one.name.as_str()).chain(["connections", "fairness"]);
+        assert_eq!(names.split_whitespace().collect::<Vec<_>>(), known.collect::<Vec<_>>());
+    }
 }

@@ -395,7 +395,7 @@ fn describe_limit_of_account(limit: u64, resource: AccountResource, is_share: bo
     let (noun, key) = (resource.noun(), resource.key());
     if is_share {
         return format!(
-            "all programs of your user together have {limit} {noun}, their share of what others leave: end something, or raise the limits of the daemon or limits.account.share_percent in its config"
+            "all programs of your user together have {limit} {noun}, their share of the rest that other users leave: end something, or raise the limits of the daemon or limits.account.share_percent in its config"
         );
     }
     format!(

@@ -225,9 +225,9 @@ impl ConnectionManager {
         self.connections.len()
     }
 
-    /// A DREQ of a connection is not answered.
-    pub fn is_disconnecting(&self) -> bool {
-        self.connections.values().any(|connection| connection.state == CmState::DreqSent)
+    /// Connections of which a DREQ is not answered.
+    pub fn disconnecting(&self) -> usize {
+        self.connections.values().filter(|connection| connection.state == CmState::DreqSent).count()
     }
 
     /// Answers about datagram services that are kept for repetitions of the question; they count as

@@ -30,7 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget},
+    config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget, shown},
     log_thread,
     sandbox::Confinement,
 };
@@ -110,9 +110,9 @@ fn dispatch(
 fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
     let (devices, workers) = (config.devices.len(), config.workers.len());
-    let mut text = format!("{}: good: {devices} device(s), {workers} worker(s)\n", file.display());
+    let mut text = format!("{}: good: {devices} device(s), {workers} worker(s)\n", shown(file));
     for absence in absences(&config) {
-        text += &format!("{}: but {}\n", file.display(), roced_output::escaped(&absence));
+        text += &format!("{}: but {}\n", shown(file), roced_output::escaped(&absence));
     }
     Ok(roced_output::print(text)?)
 }

@@ -11,6 +11,7 @@ mod choices;
 mod file;
 mod read;
 mod reader;
+mod syntax;
 
 use std::{
     fs, io,
@@ -489,7 +490,7 @@ impl DeviceConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the config file {}: {error}{}", path.display(), remedy(error))]
+    #[error("cannot read the config file {}: {error}{}", shown(path), remedy(error))]
     Read {
         /// The file.
         path: PathBuf,
@@ -497,13 +498,18 @@ pub enum ConfigError {
         error: io::Error,
     },
     /// The file says something wrong.
-    #[error("{} in the config file {}:\n{}", counted(problems.len()), path.display(), listed(path, problems))]
+    #[error("{} in the config file {}:\n{}", counted(problems.len()), shown(path), listed(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
         /// All that is wrong, in the order of the file; of very many the first found.
         problems: Vec<ConfigProblem>,
     },
+}
+
+/// A path without the characters that have an effect on a terminal or begin a line of the log.
+pub(crate) fn shown(path: &Path) -> String {
+    roced_output::escaped(&path.display().to_string())
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -522,7 +528,7 @@ fn counted(problems: usize) -> String {
 }
 
 fn listed(path: &Path, problems: &[ConfigProblem]) -> String {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("  {}:{problem}", path.display())).collect();
+    let lines: Vec<String> = problems.iter().map(|problem| format!("  {}:{problem}", shown(path))).collect();
     lines.join("\n")
 }
 

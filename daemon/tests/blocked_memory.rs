@@ -206,8 +206,19 @@ fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]
     complete(50);
     pair.reap(50);
     complete(50);
-    eventually("the worker waits", || blocking_sessions(WorkerId(0)).is_some());
     Some(held)
+}
+
+/// The worker waits for memory of this session, and goes on waiting. On a busy machine it may have
+/// waited for something else for a moment: the kernel's lock of all mappings of this process.
+#[track_caller]
+fn waits_for(session: SessionId, what: &str) {
+    let is_waiting = || blocking_sessions(WorkerId(0)) == Some([session; 2]);
+    eventually(what, is_waiting);
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(1));
+        assert!(is_waiting(), "no longer: {what}");
+    }
 }
 
 /// A client has the files of its queues as well, and can punch holes there: the owner of the memory
@@ -224,38 +235,41 @@ fn queues_that_stall_a_worker_are_attributed() {
         let local = [memory.sge(..5)];
         pair.a.post_send(&SendRequest::write(&local, memory.remote().at(8)).signaled()).expect("room");
     };
-    let (guilty, session, [cq_rings, doorbells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
-    let (another, session_of_another, [cq_rings_of_another]) = pair_with(&served, ["roced-cq"]);
-    let blocks = || blocking_sessions(WorkerId(0));
+    // Of each session once: it may end for its stall, as soon as those of its user sum to much.
+    let [cq_rings, first, second] = [(); 3].map(|()| pair_with(&served, ["roced-cq"]));
+    let doorbells = pair_with(&served, ["roced-session"]);
+    let rings = pair_with(&served, ["roced-qp"]);
     // It touches no memory but that of queues.
     let empty = SendRequest::write(&[], memory.remote()).signaled();
-
-    write(&bystander);
-    bystander.reap(1);
-    let Some(held) = block_by_completions(&guilty, &empty, &cq_rings) else {
-        return println!("skipped: no userfaultfd here");
+    let blocked_by = |(pair, session, [places]): &(Pair, SessionId, [Vec<usize>; 1])| {
+        write(&bystander);
+        bystander.reap(1);
+        let held = block_by_completions(pair, &empty, places)?;
+        waits_for(*session, "for completions");
+        Some(held)
     };
-    assert_eq!(blocks(), Some([session; 2]), "for completions");
-    drop(held);
-    guilty.reap(50);
 
-    write(&bystander);
-    bystander.reap(1);
-    let held = punch(&doorbells);
-    write(&bystander);
-    eventually("the worker waits", || blocks().is_some());
-    assert_eq!(blocks(), Some([session; 2]), "for doorbells");
+    let Some(held) = blocked_by(&cq_rings) else { return println!("skipped: no userfaultfd here") };
     drop(held);
-    bystander.reap(1);
 
-    // Posting fills the page: the hole is punched while the worker is elsewhere.
-    let elsewhere = block_by_completions(&another, &empty, &cq_rings_of_another);
-    assert_eq!(blocks(), Some([session_of_another; 2]));
-    guilty.a.post_send(&empty).expect("room");
-    let held = punch(&rings);
+    // The hole is punched while the worker is elsewhere: an access before the page is withheld would
+    // make it.
+    let elsewhere = blocked_by(&first);
+    let (_, session, [places]) = &doorbells;
+    let held = punch(places);
+    write(&bystander);
     drop(elsewhere);
-    eventually("the worker waits for another", || blocks().is_some_and(|sessions| sessions != [session_of_another; 2]));
-    assert_eq!(blocks(), Some([session; 2]), "for work");
+    waits_for(*session, "for doorbells");
+    drop(held);
+    bystander.reap(1);
+
+    // Posting fills the page, likewise.
+    let elsewhere = blocked_by(&second);
+    let (pair, session, [places]) = &rings;
+    pair.a.post_send(&empty).expect("room");
+    let held = punch(places);
+    drop(elsewhere);
+    waits_for(*session, "for work");
     drop(held);
     write(&bystander);
     bystander.reap(1);

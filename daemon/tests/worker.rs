@@ -29,6 +29,7 @@ use roced_abi::wqe::SendWqe;
 use roced_memory::backing::Backing;
 use roced_transport::{
     clock::Nanos,
+    counters::QpCount,
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     mr::{Mr, MrKey, Scope},
     reject::DropReason,
@@ -409,6 +410,53 @@ fn a_flood_of_frames_stops_neither_commands_nor_clients() {
         worker.poll(monotonic_now());
         assert_eq!(frames.len(), 256 - polls * 64, "one batch of each queue");
     }
+}
+
+/// The answer waits behind more frames than a poll iteration takes. A flood that goes on holds
+/// timers for a bounded number of iterations.
+#[test]
+fn a_worker_that_stood_still_takes_waiting_frames_before_its_timers() {
+    let frames = Arc::new(ArrayQueue::new(256));
+    let queues = |place: roced::worker::endpoints::EndpointLocation| vec![Loop::new(place.worker.0, &frames)];
+    let mut rig = Rig::start(&[(0, 0)], Policy::Yield, queues, Worker::run);
+    let mut client = rig.client(0, 1 << 16, &[0, 0]);
+    rig.connect(&client.qps[0], &client.qps[1], Egress::Nic { flow: 7 });
+    let mut worker = rig.stop().remove(0);
+    let (key, qpn) = (client.key, client.qps[0].qpn);
+    let timeouts = |worker: &mut Worker<Loop>| match worker.carry_out(Command::CountersOfQp(qpn)) {
+        Answer::Counters(counters) => counters.get(QpCount::AckTimeout),
+        other => panic!("{other:?}"),
+    };
+    let mut now = monotonic_now();
+    let mut poll = |worker: &mut Worker<Loop>, after: Nanos| {
+        now = now + after;
+        worker.poll(now);
+    };
+    let still = Nanos::from_millis(10_000);
+    client.qps[0].post_send(SendOp::Write, key, 0, 100, (1000, key));
+    poll(&mut worker, Nanos(1000));
+    assert_eq!(frames.len(), 1, "the request");
+    poll(&mut worker, Nanos(1000));
+    let answer = frames.pop().expect("the answer");
+    (0..150).for_each(|_| frames.push(vec![0; 100]).expect("room"));
+    frames.push(answer).expect("room");
+    poll(&mut worker, still);
+    assert!(client.poll().is_none(), "the answer waits");
+    (0..2).for_each(|_| poll(&mut worker, Nanos(1000)));
+    assert_eq!(client.poll().expect("it is answered").status, 0);
+    assert_eq!(timeouts(&mut worker), 0);
+
+    client.qps[0].post_send(SendOp::Write, key, 0, 100, (1000, key));
+    poll(&mut worker, Nanos(1000));
+    assert_eq!(frames.pop().map(|_| frames.len()), Some(0), "the request is lost");
+    let mut polls = 0;
+    while timeouts(&mut worker) == 0 {
+        while frames.push(vec![0; 100]).is_ok() {}
+        poll(&mut worker, if polls == 0 { still } else { Nanos(1000) });
+        polls += 1;
+        assert!(polls <= 256);
+    }
+    assert!(polls > 100, "{polls}");
 }
 
 #[test]

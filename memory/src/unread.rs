@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Bound,
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -27,7 +28,8 @@ const ENDED_OF_USER: usize = 256;
 /// larger.
 const ENDED_BYTES_OF_USER: u64 = (ENDED_OF_USER as u64) << 16;
 
-/// Sockets that are looked at when another comes or goes.
+/// Sockets of its user that are looked at when another comes or goes, and sockets of all users that
+/// are looked at in turn.
 const LOOKS: usize = 4;
 
 /// Those of all users of a daemon.
@@ -37,7 +39,18 @@ pub(crate) struct UnreadDescriptors(Mutex<UnreadPool>);
 #[derive(Debug, Default)]
 struct UnreadPool {
     by_user: BTreeMap<u32, u32>,
-    ended: VecDeque<EndedSocket>,
+    ended: BTreeMap<u32, EndedOfUser>,
+    /// The user that was looked at last in turn.
+    last: u32,
+}
+
+/// Sockets of ended sessions and channels of one user.
+#[derive(Debug, Default)]
+struct EndedOfUser {
+    /// The one that was not looked at for longest comes first.
+    sockets: VecDeque<EndedSocket>,
+    /// Sum of theirs: no less than the kernel has now, because nothing is sent into them any more.
+    bytes: u64,
 }
 
 /// Socket of a session or channel that has ended: the other end has replies or events.
@@ -49,6 +62,16 @@ pub(crate) struct EndedSocket {
     pub(crate) count: u32,
     /// For its memory, if that counts for the account of its user.
     pub(crate) charge: Option<HeldCharge>,
+    /// Memory of the kernel for them when the socket was last looked at.
+    bytes: u32,
+}
+
+impl EndedSocket {
+    /// Nothing more is sent into it.
+    pub(crate) fn new(uid: u32, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) -> Self {
+        let bytes = unread_cost(&fd).unwrap_or(0);
+        Self { uid, fd, count, charge, bytes }
+    }
 }
 
 impl UnreadDescriptors {
@@ -76,32 +99,36 @@ impl UnreadDescriptors {
 
     /// Keeps a socket of a session that has ended.
     pub(crate) fn keep(&self, socket: EndedSocket) {
-        self.pool().ended.push_back(socket);
+        let mut pool = self.pool();
+        let ended = pool.ended.entry(socket.uid).or_default();
+        ended.bytes += u64::from(socket.bytes);
+        ended.sockets.push_back(socket);
     }
 
-    /// Looks at the sockets that were not looked at for longest, and takes out those that are
-    /// empty, to be closed in the name of their users.
-    pub(crate) fn take_empty(&self) -> Vec<EndedSocket> {
+    /// Looks at the sockets that were not looked at for longest, some of this user and some of all
+    /// users in turn, and takes out those that are empty, to be closed in the name of their users.
+    pub(crate) fn take_empty(&self, uid: u32) -> Vec<EndedSocket> {
         let mut pool = self.pool();
         let mut empty = Vec::new();
-        for _ in 0..LOOKS.min(pool.ended.len()) {
-            let Some(socket) = pool.ended.pop_front() else { break };
-            if unread_cost(&socket.fd) == Some(0) {
-                pool.release(socket.uid, socket.count);
-                empty.push(socket);
-            } else {
-                pool.ended.push_back(socket);
-            }
+        let of_user = pool.ended.get(&uid).map_or(0, |ended| ended.sockets.len());
+        for _ in 0..LOOKS.min(of_user) {
+            empty.extend(pool.look_at(uid));
+        }
+        for _ in 0..LOOKS {
+            let Some(uid) = pool.next_user() else { break };
+            pool.last = uid;
+            empty.extend(pool.look_at(uid));
         }
         empty
     }
 
-    /// True if the user has as many ended sockets with unread replies as it may.
+    /// True if the user has as many ended sockets with unread replies as it may, or as many bytes
+    /// in them: those that there were when the sockets were looked at.
     pub(crate) fn has_many_ended(&self, uid: u32) -> bool {
         let pool = self.pool();
-        let of_user = || pool.ended.iter().filter(|ended| ended.uid == uid);
-        let bytes = || of_user().filter_map(|ended| unread_cost(&ended.fd)).map(u64::from).sum::<u64>();
-        of_user().count() >= ENDED_OF_USER || bytes() >= ENDED_BYTES_OF_USER
+        let is_many =
+            |of_user: &EndedOfUser| of_user.sockets.len() >= ENDED_OF_USER || of_user.bytes >= ENDED_BYTES_OF_USER;
+        pool.ended.get(&uid).is_some_and(is_many)
     }
 
     /// Those of the user.
@@ -121,6 +148,33 @@ impl UnreadPool {
             self.by_user.remove(&uid);
         }
     }
+
+    /// The one after the last, in a circle, of those with ended sockets.
+    fn next_user(&self) -> Option<u32> {
+        let after = (Bound::Excluded(self.last), Bound::Unbounded);
+        let mut next = self.ended.range(after).chain(&self.ended);
+        next.next().map(|(&uid, _)| uid)
+    }
+
+    /// Looks at one socket of the user. Returns it if it is empty.
+    fn look_at(&mut self, uid: u32) -> Option<EndedSocket> {
+        let of_user = self.ended.get_mut(&uid)?;
+        let mut socket = of_user.sockets.pop_front()?;
+        let cost = unread_cost(&socket.fd);
+        let bytes = cost.unwrap_or(socket.bytes);
+        of_user.bytes -= u64::from(socket.bytes);
+        if cost != Some(0) {
+            of_user.bytes += u64::from(bytes);
+            of_user.sockets.push_back(EndedSocket { bytes, ..socket });
+            return None;
+        }
+        if of_user.sockets.is_empty() {
+            self.ended.remove(&uid);
+        }
+        socket.bytes = 0;
+        self.release(uid, socket.count);
+        Some(socket)
+    }
 }
 
 /// Memory of the kernel for messages that the other end of a socket pair has not received, bytes:
@@ -134,7 +188,43 @@ pub fn unread_cost(socket: impl AsFd) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{ErrorKind, Read as _, Write as _},
+        os::unix::net::UnixStream,
+    };
+
     use super::*;
+
+    /// A socket of an ended session with so much unread, or as much as it takes, and the other end.
+    fn ended(uid: u32, bytes: usize) -> (EndedSocket, UnixStream) {
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).expect("a socket");
+        }
+        let mut left = bytes;
+        while left > 0 {
+            match ours.write(&vec![0; left.min(4096)]) {
+                Ok(written) => left -= written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (EndedSocket::new(uid, ours.into(), 0, None), theirs)
+    }
+
+    fn receive(mut theirs: &UnixStream, most: usize) {
+        let mut left = most;
+        while left > 0 {
+            match theirs.read(&mut vec![0; left.min(4096)]) {
+                Ok(received) if received > 0 => left -= received,
+                _ => break,
+            }
+        }
+    }
+
+    fn bytes(unread: &UnreadDescriptors, uid: u32) -> u64 {
+        unread.pool().ended.get(&uid).map_or(0, |ended| ended.bytes)
+    }
 
     #[test]
     fn a_user_has_its_share_and_leaves_others_theirs() {
@@ -144,5 +234,72 @@ mod tests {
         unread.release(1, 200);
         assert!(unread.charge(400, 2, 100));
         assert_eq!((unread.count(1), unread.count(2), unread.count(3)), (100, 175, 0));
+    }
+
+    #[test]
+    fn bytes_of_ended_sockets_fall_when_they_are_looked_at() {
+        let unread = UnreadDescriptors::default();
+        let (first, theirs) = ended(1, 1 << 16);
+        let (second, other) = ended(1, 1 << 16);
+        let of_each = u64::from(first.bytes);
+        assert!(of_each >= 1 << 16);
+        unread.keep(first);
+        unread.keep(second);
+        assert_eq!((bytes(&unread, 1), bytes(&unread, 2)), (2 * of_each, 0));
+
+        receive(&theirs, 1 << 15);
+        assert_eq!(bytes(&unread, 1), 2 * of_each, "nothing was looked at");
+        assert!(unread.take_empty(2).is_empty());
+        let left = bytes(&unread, 1);
+        assert!((of_each + 1..2 * of_each).contains(&left), "{left} of {of_each} each");
+
+        receive(&theirs, 1 << 16);
+        assert_eq!(unread.take_empty(1).len(), 1);
+        assert_eq!(bytes(&unread, 1), of_each);
+        drop(other);
+        assert_eq!(unread.take_empty(1).len(), 1, "its program has closed its end");
+        assert!(unread.pool().ended.is_empty());
+    }
+
+    /// The question is asked at each connection, so it looks at no socket.
+    #[test]
+    fn unread_bytes_are_limited_by_the_figures_of_the_last_look() {
+        let unread = UnreadDescriptors::default();
+        let mut theirs = Vec::new();
+        while bytes(&unread, 1) < ENDED_BYTES_OF_USER {
+            assert!(theirs.len() < ENDED_OF_USER, "the kernel lets a socket have less than its share");
+            assert!(!unread.has_many_ended(1));
+            let (socket, other) = ended(1, usize::MAX);
+            unread.keep(socket);
+            theirs.push(other);
+        }
+        assert!(unread.has_many_ended(1) && !unread.has_many_ended(2));
+        for other in &theirs {
+            receive(other, usize::MAX);
+        }
+        assert!(unread.has_many_ended(1), "nothing was looked at");
+        assert!(!unread.take_empty(1).is_empty());
+        assert!(!unread.has_many_ended(1));
+    }
+
+    /// One that has received all is served again at once, and one that never comes back has its
+    /// sockets closed, however many others have left.
+    #[test]
+    fn sockets_of_many_users_delay_looks_at_none() {
+        let unread = UnreadDescriptors::default();
+        let mut others = Vec::new();
+        for _ in 0..64 {
+            let (socket, theirs) = ended(1, 1);
+            unread.keep(socket);
+            others.push(theirs);
+        }
+        for uid in [2, 3] {
+            let (socket, theirs) = ended(uid, 1);
+            unread.keep(socket);
+            drop(theirs);
+        }
+        let taken: Vec<_> = unread.take_empty(2).iter().map(|socket| socket.uid).collect();
+        assert_eq!(taken, [2, 3]);
+        assert_eq!(unread.pool().ended[&1].sockets.len(), 64);
     }
 }

@@ -206,7 +206,7 @@ impl UserAccount {
         self.later_with(fd, move |uid, fd| {
             // The other end is told, which may wake very many waiters.
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-            users.0.unread.keep(EndedSocket { uid, fd, count, charge });
+            users.0.unread.keep(EndedSocket::new(uid, fd, count, charge));
         });
     }
 
@@ -217,9 +217,10 @@ impl UserAccount {
         self.users.0.unread.has_many_ended(self.uid)
     }
 
-    /// Closes some sockets of ended sessions, of any user, with nothing left at the other end.
+    /// Closes some sockets of ended sessions, of this user and of others, with nothing left at the
+    /// other end.
     pub(crate) fn close_ended(&self) {
-        for EndedSocket { uid, fd, charge, .. } in self.users.0.unread.take_empty() {
+        for EndedSocket { uid, fd, charge, .. } in self.users.0.unread.take_empty(self.uid) {
             self.users.user(uid).close_later(fd, move |_| drop(charge));
         }
     }

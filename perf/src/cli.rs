@@ -16,7 +16,7 @@ pub(crate) const DEPTH_MAX: u32 = 4096;
 /// Most queue pairs of a run.
 pub(crate) const QPS_MAX: u32 = 1024;
 
-const EXIT_CODES: &str = "Exit code: 0 all went well; 1 it did not (the message says what); 2 wrong command line; \
+const EXIT_CODES: &str = "Exit code: 0 all went well; 1 it did not, for the reason in the message; 2 wrong command line; \
                           3 data arrived wrong.";
 
 /// Measures latency and throughput of RDMA over roced, and verifies the data.

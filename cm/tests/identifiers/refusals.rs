@@ -1,6 +1,10 @@
 //! Refused requests are noted, with user and reason.
 
-use roced_cm::{RefusalCause, identifiers::IdService};
+use roced_cm::{
+    PeerAddress, RefusalCause,
+    identifiers::{EventKind, IdService},
+    wire::{CmMessage, reject_reason},
+};
 use roced_types::DeviceId;
 
 use crate::world::{OWNER, SECOND, World};
@@ -91,4 +95,50 @@ fn a_listener_hears_nothing_of_a_device_that_its_owner_may_not_use() {
         world.destroy(1, listener);
         world.end();
     }
+}
+
+/// In the path, or in the addresses that a program would be told. The answer goes to the sender, and
+/// to no host that the request names.
+#[test]
+fn a_request_that_names_other_hosts_than_its_packet_is_refused() {
+    const THIRD: u8 = 9;
+    let (in_path, in_header) = (reject_reason::INVALID_GID, reject_reason::CONSUMER_DEFINED);
+    // Which of the addresses is another, and the reason of the refusal: source and destination of
+    // the path, of the header, and both sources alike.
+    let changes = [
+        ([true, false, false, false], in_path),
+        ([false, true, false, false], in_path),
+        ([false, false, true, false], in_header),
+        ([false, false, false, true], in_header),
+        ([true, false, true, false], in_header),
+    ];
+    let mut world = World::new();
+    let listener = world.listen(IdService::Reliable, 8);
+    for (is_other, reason) in changes {
+        let active = world.routed(IdService::Reliable);
+        world.connect(active, b"");
+        let request = world.ids[0].poll_transmit().expect("a REQ");
+        let mut mad = request.mad;
+        let CmMessage::Req(req) = &mut mad.message else { panic!("{mad:?}") };
+        let (path, header) = (&mut req.primary, &mut req.private_data[..36]);
+        let (sources, destinations) = header.split_at_mut(20);
+        let bytes = [&mut path.local_gid[15], &mut path.remote_gid[15], &mut sources[19], &mut destinations[15]];
+        bytes.into_iter().zip(is_other).filter(|(_, is_other)| *is_other).for_each(|(byte, _)| *byte = THIRD);
+        let from = PeerAddress { local: request.to.remote, remote: request.to.local, ..request.to };
+        let World { ids, hosts, now, .. } = &mut world;
+        ids[1].on_datagram(from, &mad.to_bytes(), &mut hosts[1], *now);
+        let answer = ids[1].poll_transmit().expect("a REJ");
+        let CmMessage::Rej(rej) = answer.mad.message else { panic!("{:?}", answer.mad) };
+        assert_eq!((answer.to, rej.reason), (from, reason), "{is_other:?}");
+        assert!(ids[1].poll_transmit().is_none() && ids[1].poll_event().is_none(), "{is_other:?}");
+        world.destroy(0, active);
+        world.run(SECOND);
+        world.events[0].clear();
+    }
+    world.nothing(1);
+    let active = world.routed(IdService::Reliable);
+    world.connect(active, b"");
+    assert_eq!(world.next(1).kind, EventKind::ConnectRequest, "the same without a change");
+    world.destroy(1, listener);
+    world.end();
 }

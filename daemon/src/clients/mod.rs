@@ -459,7 +459,7 @@ impl Clients {
     }
 
     /// Ends every session, because the daemon stops. Peers of connections are told, and answer
-    /// while [`Self::is_disconnecting`]; objects are left for [`Self::destroy_objects`]. No
+    /// while any is [`Self::disconnecting`]; objects are left for [`Self::destroy_objects`]. No
     /// connection is accepted afterward.
     pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
@@ -480,9 +480,9 @@ impl Clients {
         }
     }
 
-    /// Peers have not answered yet that connections of ended sessions end.
-    pub fn is_disconnecting(&self) -> bool {
-        self.registry.cm.is_disconnecting()
+    /// Connections of ended sessions of which the peers have not answered yet that they end.
+    pub fn disconnecting(&self) -> usize {
+        self.registry.cm.disconnecting()
     }
 
     fn on_socket(&mut self, number: u32, events: EpollFlags, until: Instant, environment: &mut Environment<'_>) {

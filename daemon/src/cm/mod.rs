@@ -244,8 +244,8 @@ impl ConnectionService {
     }
 
     /// Peers have not answered yet that connections end.
-    pub(crate) fn is_disconnecting(&self) -> bool {
-        self.ids.connections().is_disconnecting()
+    pub(crate) fn disconnecting(&self) -> usize {
+        self.ids.connections().disconnecting()
     }
 
     /// A queue pair of a session of user `uid` was created.

@@ -12,18 +12,17 @@ use std::{
     ops::{Range, RangeInclusive},
 };
 
-use roced_output::{escaped, shortened};
+use roced_output::escaped;
 use toml::{
     Spanned,
     de::{DeArray, DeTable, DeValue},
 };
 
+use super::syntax::{excerpt, explained};
+
 /// Most problems of a file that are collected: each costs a walk to its line, and a reload is the
 /// control thread's. A file with more of them is no config.
 pub(super) const PROBLEMS_MAX: usize = 100;
-
-/// Most characters of a key or value of the file that a report repeats.
-const EXCERPT_CHARACTERS_MAX: usize = 64;
 
 /// One mistake in a config file. Its display has no control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +71,18 @@ pub(super) trait Choice: Copy + PartialEq + 'static {
     }
 }
 
+/// A mistake. Its place is counted later, because each costs a walk to its line.
+struct Mistake {
+    /// In bytes.
+    offset: usize,
+    key: String,
+    message: String,
+}
+
 /// A document being read.
 pub(super) struct Reader<'a> {
     text: &'a str,
-    problems: RefCell<Vec<ConfigProblem>>,
+    problems: RefCell<Vec<Mistake>>,
     keys: RefCell<Vec<Key>>,
 }
 
@@ -97,11 +104,12 @@ impl<'a> Reader<'a> {
             if broken.len() == PROBLEMS_MAX {
                 break;
             }
-            let start = error.span().map_or(self.text.len(), |span| span.start);
-            let (line, column) = position(self.text.as_bytes(), start);
-            if broken.insert(line) {
-                self.problems.borrow_mut().retain(|problem| problem.line != line);
-                self.push(ConfigProblem { line, column, key: String::new(), message: excerpt(error.message()) });
+            let offset = error.span().map_or(self.text.len(), |span| span.start);
+            let line = line_around(self.text, offset);
+            if broken.insert(line.start) {
+                self.problems.borrow_mut().retain(|problem| !line.contains(&problem.offset));
+                let message = explained(self.text, &line, offset, error.message());
+                self.push(Mistake { offset, key: String::new(), message });
             }
         }
         value
@@ -109,23 +117,26 @@ impl<'a> Reader<'a> {
 
     /// Everything that was wrong, in the order of the file, and the keys that were asked for.
     pub(super) fn finish(self) -> (Vec<ConfigProblem>, Vec<Key>) {
-        let mut problems = self.problems.into_inner();
-        problems.sort_by_key(|problem| (problem.line, problem.column));
-        (problems, self.keys.into_inner())
+        let mut mistakes = self.problems.into_inner();
+        keep_first(&mut mistakes, PROBLEMS_MAX);
+        let problem = |Mistake { offset, key, message }| {
+            let (line, column) = position(self.text.as_bytes(), offset);
+            ConfigProblem { line, column, key, message }
+        };
+        (mistakes.into_iter().map(problem).collect(), self.keys.into_inner())
     }
 
     fn refuse(&self, span: &Range<usize>, key: String, message: String) {
-        if self.problems.borrow().len() < PROBLEMS_MAX {
-            let (line, column) = position(self.text.as_bytes(), span.start);
-            self.push(ConfigProblem { line, column, key, message });
-        }
+        self.push(Mistake { offset: span.start, key, message });
     }
 
-    /// Keeps a problem, unless there are as many as are reported.
-    fn push(&self, problem: ConfigProblem) {
-        let mut problems = self.problems.borrow_mut();
-        if problems.len() < PROBLEMS_MAX {
-            problems.push(problem);
+    /// Keeps a mistake, unless enough of them are before it in the file. A line that is no TOML has
+    /// one instead of its others, so some more are kept than are reported.
+    fn push(&self, mistake: Mistake) {
+        let mut mistakes = self.problems.borrow_mut();
+        mistakes.push(mistake);
+        if mistakes.len() > 4 * PROBLEMS_MAX {
+            keep_first(&mut mistakes, 2 * PROBLEMS_MAX);
         }
     }
 
@@ -318,7 +329,11 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
     pub(super) fn refuse_unknown(self) {
         let asked = self.asked.borrow();
         let section = without_indices(&self.path);
-        for key in self.table.keys().filter(|key| !asked.contains(key.get_ref().as_ref())) {
+        let unknown = self.table.keys().filter(|key| !asked.contains(key.get_ref().as_ref()));
+        let mut unknown: Vec<_> = unknown.collect();
+        // A table has its keys by name.
+        unknown.sort_by_key(|key| key.span().start);
+        for key in unknown.into_iter().take(PROBLEMS_MAX) {
             let renamed = RENAMED.iter().find(|(of, old, _)| *of == section && old == key.get_ref());
             let message = renamed.map_or_else(
                 || format!("unknown key; known here: {}", Vec::from_iter(asked.iter().map(String::as_str)).join(", ")),
@@ -395,8 +410,18 @@ fn without_indices(path: &str) -> String {
     path.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect::<Vec<_>>().join(".")
 }
 
-fn excerpt(text: &str) -> String {
-    shortened(text, EXCERPT_CHARACTERS_MAX)
+/// The first mistakes of a file, in its order.
+fn keep_first(mistakes: &mut Vec<Mistake>, count: usize) {
+    mistakes.sort_by_key(|mistake| mistake.offset);
+    mistakes.truncate(count);
+}
+
+/// The line with the byte at `offset`, with its end.
+fn line_around(text: &str, offset: usize) -> Range<usize> {
+    let (before, behind) = text.as_bytes().split_at(offset.min(text.len()));
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+    let end = behind.iter().position(|byte| *byte == b'\n').map_or(text.len(), |newline| offset + newline + 1);
+    start..end
 }
 
 /// Line and column, both from 1, of the byte at `offset`.

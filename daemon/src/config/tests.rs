@@ -241,6 +241,60 @@ fn a_file_with_a_mistake_in_each_line_is_reported_in_short() {
 }
 
 #[test]
+fn of_many_mistakes_the_first_lines_are_reported() {
+    let unknown = |from: usize, to: usize| (from..to).rev().map(|at| format!("k{at} = 1\n")).collect::<String>();
+    // Two tables that are read in another order than the file has them.
+    let document = format!("[limits]\n{}[log]\n{}", unknown(100, 180), unknown(0, 200));
+    let problems = Config::parse(&document, &[0]).expect_err("it is wrong");
+    assert_eq!(problems.len(), PROBLEMS_MAX);
+    // One is that there is no device.
+    let lines: Vec<usize> = problems.iter().filter(|it| it.key != "device").map(|it| it.line).collect();
+    assert_eq!(lines, (2..82).chain(83..102).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_text_without_quotes_and_a_second_table_are_named() {
+    let first = |document: &str| {
+        let problems = Config::parse(document, &[0]).expect_err("it is wrong");
+        problems.iter().find(|problem| problem.key.is_empty()).map(ConfigProblem::to_string).expect("there is one")
+    };
+    for (document, shown) in [
+        (
+            "[log]\nlevel = info # or debug\n",
+            "2:9: info is no number, true or false; a text has quotes: level = \"info\"",
+        ),
+        ("[log]\nlevel = warn", "2:9: warn is no number, true or false; a text has quotes: level = \"warn\""),
+        (
+            "[control]\nsocket = /run/x\n",
+            "2:10: /run/x is no number, true or false; a text has quotes: socket = \"/run/x\"",
+        ),
+        ("[log]\n\n[net]\n[log] # again\n", "4:2: [log] is here a second time, the first is in line 1"),
+        (
+            "[net]\nlevel = 1\n[log]\nlevel = \"info\"\nlevel = \"info\"\n",
+            "5:1: level is here a second time, the first is in line 4",
+        ),
+    ] {
+        let found = first(document);
+        let (place, message) = shown.split_once(": ").expect("a place");
+        let line = |place: &str| place.split(':').next().map(str::to_owned);
+        assert!(line(&found) == line(place) && found.ends_with(message), "{found}");
+    }
+}
+
+#[test]
+fn a_name_of_a_file_has_no_effect_on_a_terminal() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for name in ["\u{1b}[2J", "a\nroced: good"] {
+        let path = folder.path().join(name);
+        let missing = Config::load(&path).expect_err("it is not there").to_string();
+        fs::write(&path, "wrong").expect("the scratch file can be written");
+        let wrong = Config::load(&path).expect_err("it is wrong").to_string();
+        assert!(!missing.contains(char::is_control), "{missing:?}");
+        assert!(!wrong.contains('\u{1b}') && wrong.lines().count() == 2, "{wrong:?}");
+    }
+}
+
+#[test]
 fn the_first_byte_that_is_not_utf_8_is_named_by_its_place() {
     let file = tempfile::NamedTempFile::new().expect("a scratch file");
     for (bytes, place, byte) in [

@@ -14,6 +14,7 @@
 //! worker only moves them.
 
 mod abi;
+mod catch_up;
 pub mod client_fault;
 pub mod command;
 pub mod delayed_kick;

@@ -45,6 +45,7 @@ use roced_transport::{
 use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
 
 use super::{
+    catch_up::CatchUp,
     client_fault::ClientFault,
     command::{Inbox, QueueInbox},
     delayed_kick::DelayedKick,
@@ -172,6 +173,7 @@ pub struct Worker<N> {
     queue_inbox: Option<QueueInbox<N>>,
     idle: Idle,
     delayed_kick: DelayedKick,
+    catch_up: CatchUp,
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
     fault: Option<WorkerEvent>,
@@ -220,6 +222,7 @@ impl<N: Nic> Worker<N> {
             queue_inbox: Some(parts.queue_inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
             delayed_kick: DelayedKick::new(),
+            catch_up: CatchUp::new(monotonic_now()),
             heartbeat: parts.heartbeat,
             fault: None,
             key_change: None,
@@ -267,6 +270,7 @@ impl<N: Nic> Worker<N> {
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
         access_log::on_poll(now);
         let waited = self.delayed_kick.on_poll(now);
+        self.catch_up.on_poll(now);
         let commands = self.waiting_commands();
         let mut done = self.set_nic_queues();
         done += self.take_doorbells();
@@ -274,8 +278,10 @@ impl<N: Nic> Worker<N> {
         done += self.take_frames(now);
         done += self.take_packet_buffers(now);
         done += self.take_outgoing_mads(now);
-        for worker_endpoint in &mut self.worker_endpoints {
-            done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
+        if !self.catch_up.holds_timers() {
+            for worker_endpoint in &mut self.worker_endpoints {
+                done += worker_endpoint.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
+            }
         }
         self.worker_memory.settle();
         let sent = self.emit_frames(now);
@@ -398,7 +404,7 @@ impl<N: Nic> Worker<N> {
         let mut frames = 0;
         for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
             for queue in queues {
-                frames += queue.rx_burst(FRAMES_IN, |frame| {
+                let taken = queue.rx_burst(FRAMES_IN, |frame| {
                     match route(frame, place, &self.endpoints) {
                         FrameRoute::Forward(owner) => {
                             // Counted if there is no buffer; the peer retransmits.
@@ -412,6 +418,8 @@ impl<N: Nic> Worker<N> {
                     }
                     endpoint.on_frame(now, frame, &mut self.worker_memory);
                 });
+                self.catch_up.on_taken(taken, FRAMES_IN);
+                frames += taken;
             }
         }
         frames
@@ -424,6 +432,7 @@ impl<N: Nic> Worker<N> {
             taken += 1;
             self.take_packet_buffer(now, packet_buffer);
         }
+        self.catch_up.on_taken(taken, PACKET_BUFFERS_IN);
         taken
     }
 

@@ -313,14 +313,18 @@ pub(crate) fn an_orderly_stop_is_told_to_all_peers(settings: &Settings) -> Resul
     let count = "600";
     let mut server = lab.start(Host::B, settings.client, &["accept", count])?;
     ensure!(server.line(SOON)? == "listening", "the server does not listen");
+    // A connection takes more datagrams to begin than to end: the bar grows with the load of the
+    // machine.
+    let begin = Instant::now();
     let mut client = lab.start(Host::A, settings.client, &["connect", PEER_IPV4, count])?;
     let all = format!("{count} connections");
     ensure!(client.line(LIMIT)? == all && server.line(LIMIT)? == all, "not all connections are there");
+    let bar = Duration::from_secs(1) + begin.elapsed();
     lab.fault(&["--nth", "0x64:1:drop"])?;
     let begin = Instant::now();
     lab.run(Host::A, "kill", &["-TERM", &lab.daemon(Host::A)?.to_string()], SOON)?.success()?;
     server.end(SOON)?.success().context("a connection to a peer with a stopped daemon")?;
-    ensure!(begin.elapsed() < Duration::from_secs(1), "told only after {:?}", begin.elapsed());
+    ensure!(begin.elapsed() < bar, "told only after {:?}, not {bar:?}", begin.elapsed());
     client.end(SOON)?;
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::{
     model::RECEIVE_ID,
     operation::{self, Composer, Operation, Trait, trait_bit},
     pattern::{Pieces, SOURCE_BYTES, sea},
+    say::say,
     service::Service,
     stream::Receive,
     world::World,
@@ -290,7 +291,7 @@ impl World {
         let qpn = Qpn::from_wire(end.qpn);
         let message = end.stream.post(message, self.now);
         if trace {
-            println!(
+            say(format_args!(
                 "{:>12} host {host}   posts {:#x} on {qpn}: {:?} of {} bytes, PSN {}, {:?}",
                 self.now,
                 message.wr_id,
@@ -298,7 +299,7 @@ impl World {
                 message.length,
                 message.first & 0xff_ffff,
                 message.outcome
-            );
+            ));
         }
         let mut sges = [Sge::default(); 32];
         let data = if message.inline {

@@ -9,6 +9,7 @@ use roced_types::{QpAttributes, Qpn, attribute, state};
 
 use crate::{
     connection::Phase,
+    say::say,
     service::Service,
     violation::{Checked, Violation, demand},
     world::World,
@@ -70,7 +71,7 @@ impl World {
             let text = format!("host {host}: queue pair {qpn} refuses {mask:#x}: {refusal:?}");
             self.model.note(Err(Violation { checker: "drain", text }));
         } else if self.model.trace {
-            println!("{:>12} host {host}   modifies {qpn}: {mask:#x}, state {}", self.now, attributes.state);
+            say(format_args!("{:>12} host {host}   modifies {qpn}: {mask:#x}, state {}", self.now, attributes.state));
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{
     frame::Seen,
     model::AppView,
     random::Random,
+    say::say,
     service::Service,
     violation::{Checked, demand},
     world::World,
@@ -174,7 +175,7 @@ impl World {
         self.model.arriving = None;
         self.on_forged_frame(to, frame);
         if self.model.trace {
-            println!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn);
+            say(format_args!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn));
         }
         let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
         demand!(is_refused, "forged", "a forged frame before PSN {} is {disposition:?}", seen.psn);

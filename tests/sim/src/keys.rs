@@ -11,6 +11,7 @@ use crate::{
     host,
     layout::{own_key, slot_key},
     model::AppView,
+    say::say,
     violation::Violation,
     world::World,
 };
@@ -89,7 +90,7 @@ impl World {
             self.model.hosts[at].own_generations[slot] = generation + 1;
             self.model.connections[slot].ends[at].stream.on_invalidated(key);
             if self.model.trace {
-                println!("{:>12} host {at}   makes its own key {generation} of slot {slot} invalid", self.now);
+                say(format_args!("{:>12} host {at}   makes its own key {generation} of slot {slot} invalid", self.now));
             }
         }
         self.model.served = connection;
@@ -128,7 +129,7 @@ impl World {
         host::insert_slot_key(&mut self.endpoints[at], slots, slot, generation + 1, Scope::WindowOf(owner));
         self.model.hosts[at].generations[slot] = generation + 1;
         if self.model.trace {
-            println!("{:>12} host {at}   takes back key {generation} of slot {slot}", self.now);
+            say(format_args!("{:>12} host {at}   takes back key {generation} of slot {slot}", self.now));
         }
         generation
     }

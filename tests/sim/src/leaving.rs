@@ -25,6 +25,7 @@ use crate::{
     plain::icrc,
     random::Random,
     returning::Plan,
+    say::say,
     service::Service,
     stream::Stream,
     violation::{Checked, demand},
@@ -286,7 +287,7 @@ impl World {
         }
         let left = peer.stream.left(own.receives.completed);
         if self.model.trace {
-            println!("{:>12} host {host}   removes {qpn}: {left:x?}", self.now);
+            say(format_args!("{:>12} host {host}   removes {qpn}: {left:x?}", self.now));
         }
         (own.gone, own.left) = (true, Some(left));
         if ends {

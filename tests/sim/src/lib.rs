@@ -44,6 +44,7 @@ mod plain;
 mod random;
 mod returning;
 mod reuse;
+mod say;
 mod service;
 mod shared;
 mod stream;
@@ -54,6 +55,7 @@ mod world;
 
 pub use self::{
     connections::{ConnectionOutcome, ConnectionTally, NAMES, run_connections, run_crowd},
+    say::say,
     table::Table,
     violation::Violation,
 };

@@ -12,6 +12,7 @@ use crate::{
     earlier::Rebirth,
     fault::Fault,
     frame, host,
+    say::say,
     service::Service,
     shared::Shared,
     stream::Stream,
@@ -30,7 +31,7 @@ impl World {
         self.restart_at = u64::MAX;
         let at = self.random.below(2) as usize;
         if self.model.trace {
-            println!("{:>12} host {at}   restarts", self.now);
+            say(format_args!("{:>12} host {at}   restarts", self.now));
         }
         self.check_counters(at, true);
         self.changing.retain(|(_, host, ..)| *host != at);
@@ -120,10 +121,10 @@ impl World {
             }
         });
         if self.model.trace {
-            println!(
+            say(format_args!(
                 "{:>12} slot {slot}   connection {index}, life {life}, {rebirth:?}, PSNs {psns:?}, {settings:?}, {:?}",
                 self.now, self.recovery
-            );
+            ));
         }
         if self.random.one_in(4) {
             ends.iter_mut().for_each(|end| end.drain_after = self.random.below(100));

@@ -13,7 +13,7 @@ use std::{
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use roced_sim::{ConnectionOutcome, ConnectionTally, MAKES, MakeOutcome, Outcome, Table, Violation};
+use roced_sim::{ConnectionOutcome, ConnectionTally, MAKES, MakeOutcome, Outcome, Table, Violation, say};
 
 /// Seeds from which on every operation must have met every fault.
 const FULL_RUN: u64 = 5_000;
@@ -107,11 +107,11 @@ fn main() -> ExitCode {
     let started = Instant::now();
     let sum = many(&arguments);
     if arguments.connections {
-        println!("{} seeds of connections, {:.1} s", arguments.seeds, started.elapsed().as_secs_f64());
+        say(format_args!("{} seeds of connections, {:.1} s", arguments.seeds, started.elapsed().as_secs_f64()));
         return report(&arguments, &sum, true);
     }
-    println!("{}", sum.table);
-    println!(
+    say(format_args!("{}", sum.table));
+    say(format_args!(
         "{} seeds, {} frames (at least {} a seed), {} to {} queue pairs, {:.1} s",
         arguments.seeds,
         sum.frames,
@@ -119,35 +119,35 @@ fn main() -> ExitCode {
         sum.qps.0,
         sum.qps.1,
         started.elapsed().as_secs_f64()
-    );
+    ));
     let makes = MAKES.iter().zip(sum.makes).map(|(name, seeds)| format!("{name} {seeds}")).collect::<Vec<_>>();
-    println!("peers of other makes, {} frames: {}", sum.make_frames, makes.join(", "));
+    say(format_args!("peers of other makes, {} frames: {}", sum.make_frames, makes.join(", ")));
     let is_full = arguments.seeds >= FULL_RUN && sum.violations.is_empty();
     let zeros = if arguments.seeds >= FULL_RUN { sum.table.zeros() } else { Vec::new() };
     let rare = MAKES.iter().zip(sum.makes).filter(|(_, seeds)| is_full && seeds * MAKE_SHARE < arguments.seeds);
     let rare: Vec<_> = rare.collect();
     for (name, seeds) in &rare {
-        println!("too rare: make \"{name}\" in {seeds} seeds");
+        say(format_args!("too rare: make \"{name}\" in {seeds} seeds"));
     }
     for (operation, fault) in &zeros {
-        println!("never happened: {operation} with {fault}");
+        say(format_args!("never happened: {operation} with {fault}"));
     }
     report(&arguments, &sum, zeros.is_empty() && rare.is_empty())
 }
 
 /// Reports connections, and all violations.
 fn report(arguments: &Arguments, sum: &Sum, is_full: bool) -> ExitCode {
-    println!("connections, {} frames: {}", sum.connection_frames, sum.tally);
+    say(format_args!("connections, {} frames: {}", sum.connection_frames, sum.tally));
     let is_long = arguments.seeds >= FULL_RUN && arguments.crowd.is_none();
     let zeros = if is_long { sum.tally.zeros() } else { Vec::new() };
     for name in &zeros {
-        println!("never happened to a connection: {name}");
+        say(format_args!("never happened to a connection: {name}"));
     }
     for violation in &sum.violations {
-        println!("{violation}");
+        say(format_args!("{violation}"));
     }
     if sum.violations.is_empty() && zeros.is_empty() && is_full {
-        println!("no violation");
+        say(format_args!("no violation"));
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -201,20 +201,20 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
     let mut violation = None;
     if !arguments.connections {
         let outcome = run(seed, trace);
-        println!("seed {seed}: {} frames, {} queue pairs", outcome.frames, outcome.qps);
+        say(format_args!("seed {seed}: {} frames, {} queue pairs", outcome.frames, outcome.qps));
         violation = outcome.violation.or_else(|| {
             let MakeOutcome { frames, make, violation } = run_make(seed, trace);
-            println!("seed {seed}: {frames} frames with make {:?}", make.map(|make| MAKES[make]));
+            say(format_args!("seed {seed}: {frames} frames with make {:?}", make.map(|make| MAKES[make])));
             violation
         });
     }
     let violation = violation.or_else(|| {
         let ConnectionOutcome { frames, tally, violation } = run_connections(seed, arguments.crowd, trace);
-        println!("seed {seed}: {frames} frames of connections: {tally}");
+        say(format_args!("seed {seed}: {frames} frames of connections: {tally}"));
         violation
     });
     let Some(violation) = violation else { return ExitCode::SUCCESS };
-    println!("{}", told(seed, &violation));
+    say(format_args!("{}", told(seed, &violation)));
     ExitCode::FAILURE
 }
 

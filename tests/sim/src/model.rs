@@ -18,6 +18,7 @@ use crate::{
     pattern::{SOURCE_BYTES, sea},
     returning::Returned,
     reuse::Reuse,
+    say::say,
     shared::Shared,
     violation::{Checked, Violation, demand},
 };
@@ -134,7 +135,7 @@ impl Model {
         }
         self.hosts[host].sink[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         if self.trace {
-            println!("{:>12} host {host}   {} bytes at {offset}", self.now, bytes.len());
+            say(format_args!("{:>12} host {host}   {} bytes at {offset}", self.now, bytes.len()));
         }
         Ok(())
     }
@@ -197,7 +198,7 @@ impl Model {
             _ => tally.atomics += 1,
         }
         if self.trace {
-            println!("{:>12} host {host}   {operation:?} at {offset} found {before}", self.now);
+            say(format_args!("{:>12} host {host}   {operation:?} at {offset} found {before}", self.now));
         }
         (before, checked)
     }
@@ -205,10 +206,10 @@ impl Model {
     fn on_complete(&mut self, host: usize, cqn: Cqn, cqe: &WorkCompletion) -> Checked {
         self.activity = true;
         if self.trace {
-            println!(
+            say(format_args!(
                 "{:>12} host {host}   completion of {:#x} on {}: status {:?}, qp {}",
                 self.now, cqe.wr_id, cqn, cqe.status, cqe.qpn
-            );
+            ));
         }
         let Some(at) = self.connection_of(host, cqe.qpn.get()) else {
             if let Some(checked) = self.check_send_of_returned(host, cqe) {

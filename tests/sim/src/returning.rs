@@ -22,6 +22,7 @@ use crate::{
     leaving::Past,
     model::Model,
     random::Random,
+    say::say,
     violation::{Checked, demand},
     world::World,
 };
@@ -182,7 +183,7 @@ impl World {
         }
         let returned = Returned { host, qpn, to, life, first, sent: 0, overlaps, heard: false };
         if self.model.trace {
-            println!("{:>12} host {host}   comes back after {plan:x?}: {returned:x?}", self.now);
+            say(format_args!("{:>12} host {host}   comes back after {plan:x?}: {returned:x?}", self.now));
         }
         self.model.returned.push(returned);
         self.model.activity = true;

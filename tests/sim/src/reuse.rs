@@ -16,6 +16,7 @@ use crate::{
     layout::{PD, REUSE_BYTES, REUSE_VA, reuse_key, reuse_region},
     operation,
     pattern::{SOURCE_BYTES, sea},
+    say::say,
     world::World,
 };
 
@@ -92,7 +93,10 @@ impl World {
         }
         if self.model.trace {
             let what = if deregister { "deregisters" } else { "overwrites" };
-            println!("{:>12} host {host}   {what} the source memory of slot {slot}, used up to {until:#x}", self.now);
+            say(format_args!(
+                "{:>12} host {host}   {what} the source memory of slot {slot}, used up to {until:#x}",
+                self.now
+            ));
         }
     }
 

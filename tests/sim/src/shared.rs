@@ -15,6 +15,7 @@ use crate::{
     connection::End,
     layout::{PD, RECV_BYTES, SHARED_BUFFERS, SINK_KEY, SINK_VA, SLOT_BYTES},
     random::Random,
+    say::say,
     stream::Receive,
     violation::{Checked, Violation, demand},
     world::World,
@@ -208,7 +209,7 @@ impl World {
         let mut checked = Ok(());
         while let Some(srqn) = self.endpoints[host].poll_srq_limit() {
             if self.model.trace {
-                println!("{:>12} host {host}   {srqn} fell below its limit", self.now);
+                say(format_args!("{:>12} host {host}   {srqn} fell below its limit", self.now));
             }
             let shared = self.model.hosts[host].shared.as_mut();
             checked = checked.and_then(|()| shared.map_or(Ok(()), Shared::check_event));

@@ -19,6 +19,7 @@ use crate::{
     model::AppView,
     network::Arrival,
     notified::is_notification,
+    say::say,
     service::Service,
     violation::{Checked, Violation, demand},
     world::World,
@@ -132,7 +133,7 @@ impl World {
         }
         if self.model.trace {
             let of = if earlier.is_some() { "of an earlier life " } else { "" };
-            println!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen));
+            say(format_args!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen)));
         }
         if let Some(at) = self.model.served {
             self.reuse_memory(at, to);
@@ -261,7 +262,7 @@ impl World {
             Ok(known) => known,
             Err(violation) => {
                 if self.model.trace {
-                    println!("{:>12} host {from} -> {}", self.now, line(&bytes));
+                    say(format_args!("{:>12} host {from} -> {}", self.now, line(&bytes)));
                 }
                 self.model.violation.get_or_insert(violation);
                 return;
@@ -311,7 +312,7 @@ impl World {
 
     fn trace_sent(&self, from: usize, line: &str, fate: &Fate) {
         if self.model.trace {
-            println!("{:>12} host {from} -> {line} {}", self.now, fate.names().join(", "));
+            say(format_args!("{:>12} host {from} -> {line} {}", self.now, fate.names().join(", ")));
         }
     }
 

@@ -23,6 +23,7 @@ use crate::{
     notified::NotifiedPeers,
     random::Random,
     reuse::Reuse,
+    say::say,
     shared::Shared,
     table::Table,
     violation::{Checked, Violation},
@@ -283,7 +284,7 @@ impl World {
             if count > end.stream.timeouts {
                 end.stream.timeouts = count;
                 if self.model.trace {
-                    println!("{:>12} host {at}   ACK timer of {:#x}", self.now, end.qpn);
+                    say(format_args!("{:>12} host {at}   ACK timer of {:#x}", self.now, end.qpn));
                 }
                 if let Err(violation) = end.stream.on_timeout(self.now) {
                     self.model.violation.get_or_insert(violation);

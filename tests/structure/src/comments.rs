@@ -1,10 +1,14 @@
 //! Comments in Rust and C, told from strings that look like them.
 
+use std::ops::Range;
+
 /// A comment.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Comment<'a> {
     /// Without its marks at the ends.
     pub(crate) text: &'a str,
+    /// Where its first mark is, in bytes, and where its last one ends.
+    pub(crate) range: Range<usize>,
     pub(crate) is_block: bool,
     /// Whether its line begins with code.
     pub(crate) is_behind_code: bool,
@@ -21,15 +25,13 @@ pub(crate) fn comments(text: &str) -> Vec<Comment<'_>> {
         let is_in_word = line.ends_with(|before: char| before.is_alphanumeric() || before == '_');
         let length = if rest.starts_with("//") {
             let length = rest.find('\n').unwrap_or(rest.len());
-            found.push(Comment {
-                text: rest[..length].trim_start_matches(['/', '!']),
-                is_block: false,
-                is_behind_code,
-            });
+            let text = rest[..length].trim_start_matches(['/', '!']);
+            found.push(Comment { text, range: at..at + length, is_block: false, is_behind_code });
             length
         } else if rest.starts_with("/*") {
             let length = block(rest);
-            found.push(Comment { text: rest[..length].trim_matches(['/', '*', '!']), is_block: true, is_behind_code });
+            let text = rest[..length].trim_matches(['/', '*', '!']);
+            found.push(Comment { text, range: at..at + length, is_block: true, is_behind_code });
             length
         } else {
             match first {
@@ -42,6 +44,13 @@ pub(crate) fn comments(text: &str) -> Vec<Comment<'_>> {
         at += length;
     }
     found
+}
+
+/// Whole lines of `text` that a range of it touches, each with its number from 1.
+pub(crate) fn lines_of<'a>(text: &'a str, range: &Range<usize>) -> impl Iterator<Item = (usize, &'a str)> {
+    let first = text[..range.start].matches('\n').count();
+    let last = first + text[range.clone()].matches('\n').count();
+    text.lines().enumerate().skip(first).take(last + 1 - first).map(|(at, line)| (at + 1, line))
 }
 
 /// Length of a block with the blocks in it.
@@ -115,5 +124,13 @@ mod tests {
         assert_eq!(texts, ["one", "two", "three", "four", "five /* six */ // seven", "eight", "nine"]);
         let behind: Vec<bool> = found.iter().map(|comment| comment.is_behind_code).collect();
         assert_eq!(behind, [false, true, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn a_block_has_all_its_lines() {
+        let text = "f(); /* one\n two */ g();\n\n// three\n";
+        let found = comments(text);
+        let lines = found.iter().map(|comment| lines_of(text, &comment.range).collect::<Vec<_>>());
+        assert_eq!(lines.collect::<Vec<_>>(), [vec![(1, "f(); /* one"), (2, " two */ g();")], vec![(4, "// three")]]);
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{
-    Attribute, Block, Item, ItemExternCrate, ItemFn, ItemImpl, ItemMod, ItemUse, Macro, Meta, Stmt, Token, UseTree,
-    Visibility,
+    Attribute, Block, Item, ItemExternCrate, ItemFn, ItemImpl, ItemMacro, ItemMod, ItemUse, Macro, Meta, Stmt, Token,
+    UseTree, Visibility,
     punctuated::Punctuated,
     visit::{self, Visit},
 };
@@ -155,8 +155,18 @@ impl<'ast> Visit<'ast> for Constructs<'_> {
         }
         let has_arrows = self.has_arrows;
         self.has_arrows &= !module.attrs.iter().any(is_test_only);
+        if self.has_arrows && module.attrs.iter().any(|attribute| attribute.path().is_ident("macro_use")) {
+            self.found.push("`#[macro_use]` hides imports: write `pub(crate) use name;` below the macro");
+        }
         visit::visit_item_mod(self, module);
         self.has_arrows = has_arrows;
+    }
+
+    fn visit_item_macro(&mut self, item: &'ast ItemMacro) {
+        if self.has_arrows && item.attrs.iter().any(|attribute| attribute.path().is_ident("macro_export")) {
+            self.found.push("`#[macro_export]` hides imports: write `pub use name;` below the macro");
+        }
+        visit::visit_item_macro(self, item);
     }
 
     fn visit_item_fn(&mut self, item: &'ast ItemFn) {
@@ -287,6 +297,16 @@ mod tests {
             assert_eq!(found("a/tests/b.rs", text), [""; 0], "{text}");
         }
         assert_eq!(found("a/src/b.rs", "#[cfg(test)] extern crate std;"), [""; 0]);
+    }
+
+    #[test]
+    fn macros_that_other_files_use_have_paths() {
+        let module = "#[macro_use] pub mod x;";
+        assert_eq!(found("a/src/b.rs", module), ["`#[macro_use]` hides i"]);
+        assert_eq!(found("a/tests/b.rs", module), [""; 0]);
+        assert_eq!(found("a/src/b.rs", "#[cfg(test)] #[macro_use] mod x;"), [""; 0]);
+        assert_eq!(found("a/src/b.rs", "#[macro_export] macro_rules! m { () => {}; }"), ["`#[macro_export]` hide"]);
+        assert_eq!(found("a/src/b.rs", "macro_rules! m { () => {}; } pub(crate) use m;"), [""; 0]);
     }
 
     #[test]

@@ -102,11 +102,26 @@ fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &
         let outside = paths.into_iter().filter(|path| !is_member(&normal(&folder.join(path))));
         broken.extend(outside.map(|path| format!("{name}: {path} is no member of the workspace")));
     }
+    broken.extend(members.iter().filter_map(foreign_library));
     let workspace = root.get("workspace").and_then(Value::as_table);
     let hiding =
         ["default-members", "exclude"].into_iter().filter(|key| workspace.is_some_and(|it| it.contains_key(*key)));
     broken.extend(hiding.map(|key| format!("Cargo.toml: `{key}` hides crates")));
     broken
+}
+
+/// A library with another name than its package: paths with that name would be no imports of the
+/// package. One for C alone is in no paths.
+fn foreign_library(member: &Member) -> Option<String> {
+    let library = member.manifest.get("lib")?;
+    let name = library.get("name")?.as_str()?;
+    let kinds: Option<Vec<&str>> = library
+        .get("crate-type")
+        .and_then(Value::as_array)
+        .map(|kinds| kinds.iter().filter_map(Value::as_str).collect());
+    let is_for_c = kinds.is_some_and(|kinds| kinds == ["cdylib"]);
+    let is_foreign = !is_for_c && name != member.name().replace('-', "_");
+    is_foreign.then(|| format!("{}/Cargo.toml: the library {name} has not the name of its package", member.folder))
 }
 
 /// Values of `key` in the tables of dependencies, wherever these are.
@@ -236,6 +251,18 @@ mod tests {
         ];
         let folders = ["a", "b/c", "d"].map(Path::new);
         assert_eq!(outside(&root.parse().expect("valid"), &members, folders.into_iter()), broken);
+    }
+
+    #[test]
+    fn a_library_has_the_name_of_its_package() {
+        let found =
+            |library: &str| foreign_library(&member("a", &format!("[package]\nname = \"roced-a\"\n[lib]\n{library}")));
+        assert_eq!(found("path = \"src/x.rs\""), None);
+        assert_eq!(found("name = \"roced_a\""), None);
+        assert_eq!(found("name = \"verbs\"\ncrate-type = [\"cdylib\"]"), None);
+        let broken = Some("a/Cargo.toml: the library other has not the name of its package".to_owned());
+        assert_eq!(found("name = \"other\""), broken);
+        assert_eq!(found("name = \"other\"\ncrate-type = [\"cdylib\", \"rlib\"]"), broken);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Figures that documents repeat from docs/performance.md: ratios after their names, and rounds.
+//! Figures that documents repeat from docs/performance.md: ratios after their names, rounds, and
+//! absolute ones of README.md.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -8,6 +9,20 @@ use crate::files::files_below;
 
 /// The document that `scripts/bench` makes.
 const PERFORMANCE: &str = "docs/performance.md";
+
+/// The document with some of its absolute figures.
+const README: &str = "README.md";
+
+/// Units of absolute figures in [`README`], each with the columns of the table that have it, and
+/// the number of the column's units in one of it.
+const UNITS: [(&str, &[&str], f64); 6] = [
+    ("Gbit/s", &["Gbit/s"], 1.0),
+    ("Mbit/s", &["Gbit/s"], 0.001),
+    ("M messages/s", &["1000/s"], 1000.0),
+    ("million messages", &["1000/s"], 1000.0),
+    ("messages/s", &["1000/s"], 0.001),
+    ("us", &["p50 us", "p99 us"], 1.0),
+];
 
 /// Documents that may have older figures: the history.
 const HISTORY: &str = "CHANGELOG.md";
@@ -49,10 +64,64 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
                 .extend(wrong_figures(line, &ratios).map(|it| format!("{}:{}: {it}", document.display(), number + 1)));
         }
     }
-    if !read(Path::new("README.md"))?.contains(&format!("of {rounds} rounds")) {
+    let readme = read(Path::new(README))?;
+    let figures = absolute_figures(&performance);
+    for (number, line) in readme.lines().enumerate() {
+        let unknown = measured(line).filter(|(figure, unit)| !is_measured(figure, unit, &figures));
+        broken.extend(
+            unknown.map(|(figure, unit)| format!("{README}:{}: {PERFORMANCE} has no {figure} {unit}", number + 1)),
+        );
+    }
+    if !readme.contains(&format!("of {rounds} rounds")) {
         broken.push(format!("README.md does not say, by {PERFORMANCE}: of {rounds} rounds"));
     }
     Ok(broken)
+}
+
+/// Figures of the table of contestants, by column.
+fn absolute_figures(performance: &str) -> BTreeMap<&str, Vec<f64>> {
+    let cells = |line| str::strip_prefix(line, "| ")?.strip_suffix(" |").map(|row| row.split(" | "));
+    let mut lines = performance.lines().filter_map(cells).skip_while(|row| row.clone().next() != Some("contestant"));
+    let head: Vec<&str> = lines.next().into_iter().flatten().collect();
+    let mut figures: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for row in lines {
+        for (column, cell) in head.iter().zip(row) {
+            figures.entry(column).or_default().extend(cell.parse::<f64>().ok());
+        }
+    }
+    figures
+}
+
+/// Numbers of `line` with one of [`UNITS`] behind them, each with the unit.
+fn measured(line: &str) -> impl Iterator<Item = (&str, &'static str)> {
+    let is_of_number = |letter: char| letter.is_ascii_digit() || letter == '.' || letter == ',';
+    let is_begin = move |at: usize| {
+        let is_inside = |before: char| is_of_number(before) || before.is_alphanumeric() || before == '_';
+        line[at..].starts_with(|first: char| first.is_ascii_digit()) && !line[..at].ends_with(is_inside)
+    };
+    line.char_indices().map(|(at, _)| at).filter(move |at| is_begin(*at)).filter_map(move |at| {
+        let number = &line[at..];
+        let number = &number[..number.find(|letter| !is_of_number(letter)).unwrap_or(number.len())];
+        let behind = line[at + number.len()..].trim_start_matches(['*', '_', ' ', '\u{a0}']);
+        let is_unit = |unit: &str| {
+            behind
+                .strip_prefix(unit)
+                .is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '/'))
+        };
+        let (unit, ..) = UNITS.iter().find(|(unit, ..)| is_unit(unit))?;
+        Some((number.trim_end_matches(['.', ',']), *unit))
+    })
+}
+
+/// Whether a column with that unit has the figure, with the decimals that it is written with.
+fn is_measured(figure: &str, unit: &str, figures: &BTreeMap<&str, Vec<f64>>) -> bool {
+    let number = figure.replace(',', "");
+    let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let of_unit = UNITS.iter().find(|(it, ..)| *it == unit);
+    let mut values = of_unit.into_iter().flat_map(|(_, columns, factor)| {
+        columns.iter().filter_map(|column| figures.get(column)).flatten().map(move |value| value / factor)
+    });
+    values.any(|value| format!("{value:.decimals$}") == number)
 }
 
 /// Rows `` | `name` | median | least to most |``.
@@ -251,6 +320,26 @@ mod tests {
             let other = form.replace("LAST0", "0.94").replace("LAST", "0.96");
             assert_eq!(wrong(&other).len(), 1, "{other}");
         }
+    }
+
+    #[test]
+    fn absolute_figures_are_those_of_a_contestant() {
+        let table = "| ratio | Gbit/s |\n| `a_vs_b` | 7.7 |\n\n| contestant | Gbit/s | 1000/s | p50 us | p99 us |\n|---|---|---|---|---|\n\
+                     | `raw` | 13.07 | 1399.0 | - | - |\n| `ping` | - | 17.2 | 19.34 | 48.3 |\n";
+        let figures = absolute_figures(table);
+        let unknown = |line: &str| {
+            let unknown = measured(line).filter(|(figure, unit)| !is_measured(figure, unit, &figures));
+            unknown.map(|(figure, unit)| format!("{figure} {unit}")).collect::<Vec<_>>()
+        };
+        for right in [
+            "| write | 0.84 (0.64 to 0.86) | 13.1 Gbit/s | **13.07** Gbit/s, 13 Gbit/s |",
+            "1.4 M messages/s, 1.399 million messages, 17,200 messages/s",
+            "19.3 us and 48 us, at 9 users, 5 x86 us",
+        ] {
+            assert_eq!(unknown(right), [""; 0], "{right}");
+        }
+        assert_eq!(unknown("11.2 Gbit/s and 13.07 Gbit/s | 7.7 Gbit/s."), ["11.2 Gbit/s", "7.7 Gbit/s"]);
+        assert_eq!(unknown("1.5 M messages/s, 20 us; 13.1 **Gbit/s**"), ["1.5 M messages/s", "20 us"]);
     }
 
     #[test]

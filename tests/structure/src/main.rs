@@ -37,6 +37,7 @@ mod quoted;
 mod seeds;
 mod source;
 mod spelling;
+mod taken;
 mod test_names;
 mod threats;
 mod unrun;
@@ -89,7 +90,8 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let is_of_tests = |source: &Crate| Path::new(&source.folder).starts_with(crates::GROUP);
     let (tests, crates): (Vec<Crate>, Vec<Crate>) = all.into_iter().partition(is_of_tests);
     let is_shipped = |source: &&Crate| !NOT_SHIPPED.iter().any(|folder| Path::new(&source.folder).starts_with(folder));
-    let mut broken = names::repeated_types(crates.iter().filter(is_shipped));
+    let sources = files::sources(workspace)?;
+    let mut broken = names::repeated_types(crates.iter().filter(is_shipped), &sources)?;
     broken.extend(crates::outsiders(workspace, &members)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
@@ -104,10 +106,10 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(seeds::unread(workspace)?);
     broken.extend(spelling::british(workspace)?);
     broken.extend(widths::too_wide(workspace)?);
-    let sources = files::sources(workspace)?;
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
+    broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
@@ -125,7 +127,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
         broken.extend(modules::large_circles(source, &graph));
     }
     let places = measured_prose(workspace, &members)?;
-    broken.extend(ceilings::exceeded(&places));
+    broken.extend(ceilings::differing(&places));
     Ok(broken)
 }
 

@@ -3,13 +3,14 @@
 use proc_macro2::{Delimiter, Literal, TokenStream, TokenTree};
 
 /// Macros with a message.
-const MACROS: [&str; 15] = [
+const MACROS: [&str; 18] = [
     "anyhow",
     "bail",
     "debug",
     "eprint",
     "eprintln",
     "error",
+    "format",
     "info",
     "panic",
     "print",
@@ -19,6 +20,8 @@ const MACROS: [&str; 15] = [
     "unimplemented",
     "unreachable",
     "warn",
+    "write",
+    "writeln",
 ];
 
 /// Macros with a message behind a condition or values: their number.
@@ -53,6 +56,7 @@ pub(crate) fn messages(text: &str) -> Vec<String> {
 
 fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    found.extend(tokens.windows(2).enumerate().filter_map(|(at, pair)| constant(pair, &tokens[at + 2..])));
     for (at, token) in tokens.iter().enumerate() {
         let TokenTree::Group(group) = token else { continue };
         match (&tokens[..at], group.delimiter()) {
@@ -87,6 +91,22 @@ fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
             }
             _ => add_messages(group.stream(), found),
         }
+    }
+}
+
+/// The text of `const NAME: &str = "text";`, or of such a static.
+fn constant(beginning: &[TokenTree], rest: &[TokenTree]) -> Option<String> {
+    let [TokenTree::Ident(keyword), TokenTree::Ident(_)] = beginning else { return None };
+    if keyword != "const" && keyword != "static" {
+        return None;
+    }
+    let equals = rest
+        .iter()
+        .position(|token| matches!(token, TokenTree::Punct(mark) if ['=', ';'].contains(&mark.as_char())))?;
+    let is_text = matches!(equals.checked_sub(1).map(|at| &rest[at]), Some(TokenTree::Ident(name)) if name == "str");
+    match rest.get(equals + 1)? {
+        TokenTree::Literal(literal) if is_text => string(literal),
+        _ => None,
     }
 }
 
@@ -140,6 +160,14 @@ mod tests {
             #[command(about = "one", name = "no")] struct C { #[arg(long, help = "two", value_name = "no")] a: u8 }
             fn f() { eprintln!("three"); a.with_context(|| format!("four")).context(format!("five"))?; println!("six"); c.help("seven") }"#;
         assert_eq!(messages(text), ["one", "two", "three", "four", "five", "six", "seven"]);
+    }
+
+    #[test]
+    fn written_and_constant_texts_are_messages() {
+        let text = r#"
+            const ONE: &str = "one"; static TWO: &'static str = "two"; const NO: [&str; 1] = ["no"]; const B: &[u8] = b"no";
+            impl X { fn f(&self) { let a = "no"; write!(f, "three {a}")?; writeln!(f, "four"); a(format!("five")); } }"#;
+        assert_eq!(messages(text), ["one", "two", "three {a}", "four", "five"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{
@@ -11,7 +11,8 @@ use syn::{
 };
 
 use crate::{
-    files::files_below,
+    files::{Sources, files_below},
+    imports::is_test_only,
     prose::{CLAUSE, PEOPLE},
     source::Crate,
 };
@@ -47,19 +48,31 @@ const DEFINING: [&str; 6] = ["bodies", "c_struct", "calls", "choices", "named_co
 /// Words before the name of a type.
 const TYPES: [&str; 4] = ["enum", "struct", "trait", "union"];
 
-/// Types of one name in several places, with these places.
-pub(crate) fn repeated_types<'a>(crates: impl Iterator<Item = &'a Crate>) -> Vec<String> {
-    repeated(crates, &IDIOMATIC)
+/// Types of one name in several places, with these places. `sources` has the build scripts.
+///
+/// # Errors
+///
+/// A build script is not valid Rust.
+pub(crate) fn repeated_types<'a>(crates: impl Iterator<Item = &'a Crate>, sources: &Sources) -> Result<Vec<String>> {
+    repeated(crates, sources, &IDIOMATIC)
 }
 
-fn repeated<'a>(crates: impl Iterator<Item = &'a Crate>, accepted: &[(&str, usize)]) -> Vec<String> {
+fn repeated<'a>(
+    crates: impl Iterator<Item = &'a Crate>,
+    sources: &Sources,
+    accepted: &[(&str, usize)],
+) -> Result<Vec<String>> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut broken = Vec::new();
     for source in crates {
-        for file in &source.files {
-            let place = format!("{}/src/{}", source.folder, file.path.display());
+        let script = format!("{}/build.rs", source.folder);
+        let parsed = sources.get(Path::new(&script)).map(|text| syn::parse_file(text)).transpose();
+        let parsed = parsed.with_context(|| script.clone())?;
+        let files =
+            source.files.iter().map(|file| (format!("{}/src/{}", source.folder, file.path.display()), &file.syntax));
+        for (place, syntax) in files.chain(parsed.iter().map(|syntax| (script.clone(), syntax))) {
             let mut types = Types::default();
-            types.visit_file(&file.syntax);
+            types.visit_file(syntax);
             let unknown = types.macros.into_iter().filter(|name| !DEFINING.contains(&name.as_str()));
             let list = "DEFINING of tests/structure/src/names.rs";
             broken.extend(unknown.map(|name| format!("{place}: {name}! defines types, and is not in {list}")));
@@ -78,7 +91,7 @@ fn repeated<'a>(crates: impl Iterator<Item = &'a Crate>, accepted: &[(&str, usiz
     let count = |name: &str| places.get(name).map_or(0, Vec::len);
     let fewer = accepted.iter().filter(|(name, most)| count(name) < *most);
     broken.extend(fewer.map(|(name, most)| format!("{name} names {} types, and {most} are accepted", count(name))));
-    broken
+    Ok(broken)
 }
 
 /// Functions with a word for persons or a free relative in their name, tests included.
@@ -102,7 +115,7 @@ fn banned_functions(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The types that a file defines, those of inline modules, functions and macros included, but for
-/// tests.
+/// those that only tests have.
 #[derive(Default)]
 struct Types {
     names: Vec<String>,
@@ -118,7 +131,7 @@ impl<'ast> Visit<'ast> for Types {
             Item::Union(it) => self.names.push(it.ident.to_string()),
             Item::Trait(it) => self.names.push(it.ident.to_string()),
             Item::Type(it) => self.names.push(it.ident.to_string()),
-            Item::Mod(it) if it.ident == "tests" => return,
+            Item::Mod(it) if it.attrs.iter().any(is_test_only) => return,
             Item::Fn(it) if it.attrs.iter().any(|attribute| attribute.path().is_ident("test")) => return,
             Item::Macro(it) => {
                 let text = it.mac.tokens.to_string();
@@ -134,7 +147,8 @@ impl<'ast> Visit<'ast> for Types {
     }
 
     fn visit_macro(&mut self, called: &'ast Macro) {
-        if DEFINING.iter().any(|name| called.path.is_ident(name)) {
+        let name = called.path.segments.last().map(|name| name.ident.to_string());
+        if name.is_some_and(|name| DEFINING.contains(&name.as_str())) {
             self.names.extend(types_of_macro(called.tokens.clone()));
         }
         self.add_tokens(called.tokens.clone());
@@ -200,13 +214,19 @@ mod tests {
         };
         let crates =
             [source("struct Pd; struct Own; struct Two; struct Gone;"), source("struct Pd; mod x { struct Two; }")];
-        assert_eq!(repeated(crates.iter().take(1), &[]), [""; 0]);
+        let repeated = |count: usize, sources: &Sources, accepted: &[(&str, usize)]| {
+            repeated(crates.iter().take(count), sources, accepted).expect("valid")
+        };
+        let none = Sources::new();
+        assert_eq!(repeated(1, &none, &[]), [""; 0]);
+        let scripts = [("a/build.rs".into(), "struct Own;".to_owned()), ("b/build.rs".into(), "struct Pd;".to_owned())];
+        assert_eq!(repeated(1, &scripts.into(), &[]), ["Own names 2 types, 1 may: a/src/lib.rs, a/build.rs"]);
         let broken = [
             "Pd names 2 types, 1 may: a/src/lib.rs, a/src/lib.rs",
             "Gone names 1 types, and 2 are accepted",
             "Td names 0 types, and 2 are accepted",
         ];
-        assert_eq!(repeated(crates.iter(), &[("Two", 2), ("Gone", 2), ("Td", 2)]), broken);
+        assert_eq!(repeated(2, &none, &[("Two", 2), ("Gone", 2), ("Td", 2)]), broken);
     }
 
     #[test]
@@ -226,8 +246,9 @@ mod tests {
 
     #[test]
     fn types_of_inline_modules_count_and_those_of_tests_do_not() {
-        let text = "struct A; mod b { enum C {} } mod tests { struct D; } impl E for A { type Err = (); } type F = A;
-            choices! { G { First = \"first\", } H { Second = \"second\", } } other! { I {} }";
-        assert_eq!(types(text).names, ["A", "C", "F", "G", "H"]);
+        let text = "struct A; mod b { enum C {} } #[cfg(test)] mod tests { struct D; } mod tests { struct I; } impl E for A { type Err = (); } type F = A;
+            choices! { G { First = \"first\", } H { Second = \"second\", } } other! { J {} }
+            crate::config::choices! { K { First = \"first\", } }";
+        assert_eq!(types(text).names, ["A", "C", "I", "F", "G", "H", "K"]);
     }
 }

@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, ffi::OsStr, fmt, fs, path::Path};
 
 use anyhow::Result;
 
-use crate::{comments::comments, files::files_below, messages::messages};
+use crate::{
+    comments::{comments, lines_of},
+    files::files_below,
+    messages::messages,
+};
 
 /// Longest comment line of Rust and C, in columns.
 const WIDTH: usize = 100;
@@ -31,6 +35,24 @@ const TIMES: [&str; 7] = ["and", "before", "by", "just", "since", "till", "until
 /// Marks that end a sentence or a part of it.
 const MARKS: [char; 4] = ['.', ';', ':', ')'];
 
+/// Extensions of files with comments behind `#`.
+pub(crate) const HASH_COMMENTS: [&str; 14] = [
+    "conf",
+    "path",
+    "py",
+    "scriptlets",
+    "service",
+    "sh",
+    "slice",
+    "socket",
+    "sysusers",
+    "timer",
+    "tmpfiles",
+    "toml",
+    "yaml",
+    "yml",
+];
+
 /// Counts of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prose {
@@ -46,13 +68,17 @@ pub(crate) struct Prose {
 
 impl Prose {
     /// Counts the comments of Rust source, `//`, `///`, `//!` and `/* */`. The width counts of lines
-    /// that are comments.
+    /// that are comments, and of all lines of blocks.
     pub(crate) fn of_rust(text: &str) -> Self {
         let mut prose = Self::of_comments(text, WIDTH, |line| {
             line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!']))
         });
-        let others = comments(text).into_iter().filter(|comment| comment.is_behind_code || comment.is_block);
-        others.for_each(|comment| prose.add_words(comment.text));
+        for comment in comments(text).into_iter().filter(|comment| comment.is_behind_code || comment.is_block) {
+            prose.add_words(comment.text);
+            if comment.is_block && !comment.is_behind_code {
+                prose.add_widths(lines_of(text, &comment.range).map(|(_, line)| line), WIDTH);
+            }
+        }
         prose
     }
 
@@ -103,12 +129,18 @@ impl Prose {
                 prose.add_paragraph(&mut paragraph);
                 continue;
             };
-            prose.comment_lines += 1;
-            prose.long_lines += usize::from(line.chars().count() > width);
+            prose.add_widths([line], width);
             prose.add_line(&mut paragraph, comment);
         }
         prose.add_paragraph(&mut paragraph);
         prose
+    }
+
+    fn add_widths<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>, width: usize) {
+        for line in lines {
+            self.comment_lines += 1;
+            self.long_lines += usize::from(line.chars().count() > width);
+        }
     }
 
     /// Counts a document, without its fenced blocks.
@@ -195,7 +227,7 @@ impl fmt::Display for Prose {
 
 /// The comment behind code of a script or of settings, if a space is before it and it is in no
 /// quotes that the line has. An apostrophe that nothing closes is none.
-fn comment_behind(line: &str) -> Option<&str> {
+pub(crate) fn comment_behind(line: &str) -> Option<&str> {
     let mut quote = None;
     let mut is_escaped = false;
     let mut before = ' ';
@@ -267,10 +299,21 @@ fn of_source(file: &Path, text: &str) -> Prose {
             prose
         }
         "c" | "h" => Prose::of_c(text),
-        "toml" | "py" | "yml" | "sh" | "service" | "conf" => Prose::of_hash_comments(text),
+        "py" => {
+            let mut prose = Prose::of_hash_comments(text);
+            docstrings(text).for_each(|docstring| prose.add(Prose::of_markdown(docstring)));
+            prose
+        }
+        _ if HASH_COMMENTS.contains(&extension_of(file)) || file.ends_with("Makefile") => Prose::of_hash_comments(text),
         _ if text.starts_with("#!") => Prose::of_hash_comments(text),
         _ => Prose::default(),
     }
+}
+
+/// Texts in three quotes of a Python program.
+fn docstrings(text: &str) -> impl Iterator<Item = &str> {
+    let strings = ["\"\"\"", "'''"].into_iter().flat_map(|mark| text.split(mark).skip(1).step_by(2));
+    strings.filter(|docstring| !docstring.is_empty())
 }
 
 fn extension_of(file: &Path) -> &str {
@@ -294,7 +337,9 @@ mod tests {
             "/// Whoever waits: `who()`.\nlet who = \"// who\"; // kept for somebody\n    // nobody knows what\n";
         let prose = Prose::of_rust(text);
         assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (8, 3, 1, 2));
-        assert_eq!(Prose::of_rust("f(/* whose */ 1);\n/*\n * who\n */").people, 2);
+        let wide = " word".repeat(24);
+        let prose = Prose::of_rust(&["f(/* whose */ 1);\n/*\n * who", &wide, "\n */"].concat());
+        assert_eq!((prose.people, prose.comment_lines, prose.long_lines), (2, 3, 1));
     }
 
     #[test]
@@ -346,6 +391,18 @@ mod tests {
     fn fenced_blocks_are_left_out() {
         let prose = Prose::of_markdown("Two words\n```\nwho what\n```\nthree more words\n");
         assert_eq!((prose.words, prose.people), (5, 0));
+    }
+
+    #[test]
+    fn texts_of_every_language_count() {
+        let prose = |file: &str, text: &str| of_source(Path::new(file), text);
+        let python = "#!/usr/bin/python3\n\"\"\"Whoever reads.\n\nwhat `who`\n\"\"\"\nwho = \"who\" # nobody\n";
+        let found = prose("a/b.py", python);
+        assert_eq!((found.people, found.clauses, found.words), (2, 1, 4));
+        for file in ["a.yaml", "a.yml", "roced.sysusers", "roced.service", "a.scriptlets", "a.timer", "Makefile"] {
+            assert_eq!(prose(file, "who=1\n# who\n").people, 1, "{file}");
+        }
+        assert_eq!(prose("a.json", "# who\n").people, 0);
     }
 
     #[test]

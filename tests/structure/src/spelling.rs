@@ -4,7 +4,7 @@ use std::{ffi::OsStr, fs, path::Path};
 
 use anyhow::Result;
 
-use crate::{comments::comments, files::files_below};
+use crate::{comments::comments, files::files_below, prose::HASH_COMMENTS};
 
 /// British beginnings of words, each with the American one.
 const BEGINNINGS: [(&str, &str); 27] = [
@@ -69,7 +69,7 @@ fn prose_of(file: &Path, text: &str) -> String {
                 !is_fenced && !is_fence
             }))
         }
-        "toml" | "py" | "yml" | "sh" | "service" | "conf" => without_code(hash_comments().into_iter()),
+        extension if HASH_COMMENTS.contains(&extension) => without_code(hash_comments().into_iter()),
         _ if text.starts_with("#!") => without_code(hash_comments().into_iter()),
         _ if file == Path::new("NOTICE") => without_code(text.lines()),
         _ => String::new(),

@@ -1,11 +1,16 @@
-//! Widths of single comment lines: none is beyond that of scripts and settings, of any language.
+//! Widths of single lines with comments, behind code as well: none is beyond that of scripts and
+//! settings, of any language.
 //! (Of the lines over the width of its language a place may have a share, see `ceilings.rs`.)
 
-use std::{ffi::OsStr, fs, path::Path};
+use std::{collections::BTreeMap, ffi::OsStr, fs, path::Path};
 
 use anyhow::Result;
 
-use crate::{files::files_below, prose::SCRIPT_WIDTH};
+use crate::{
+    comments::{comments, lines_of},
+    files::files_below,
+    prose::{HASH_COMMENTS, SCRIPT_WIDTH, comment_behind},
+};
 
 /// Comment lines that are too wide, each with its file and number.
 ///
@@ -28,20 +33,22 @@ pub(crate) fn too_wide(workspace: &Path) -> Result<Vec<String>> {
 fn mark_of(file: &Path, text: &str) -> Option<&'static str> {
     match file.extension().and_then(OsStr::to_str).unwrap_or("") {
         "rs" | "c" | "h" => Some("//"),
-        "toml" | "py" | "yml" | "sh" | "service" | "conf" => Some("#"),
+        extension if HASH_COMMENTS.contains(&extension) => Some("#"),
         _ if text.starts_with("#!") => Some("#"),
         _ => None,
     }
 }
 
-/// Number and width of each comment line that is too wide. Rows of tables cannot be broken.
+/// Number and width of each line with a comment that is too wide. Rows of tables cannot be broken.
 fn wide_lines(text: &str, mark: &str) -> Vec<(usize, usize)> {
-    let is_comment = |line: &str| {
-        let comment = line.trim_start().strip_prefix(mark);
-        comment.is_some_and(|comment| !comment.trim_start_matches(['/', '!', ' ']).starts_with('|'))
+    let lines: BTreeMap<usize, &str> = if mark == "#" {
+        let is_comment = |line: &str| line.trim_start().starts_with(mark) || comment_behind(line).is_some();
+        text.lines().enumerate().filter(|(_, line)| is_comment(line)).map(|(at, line)| (at + 1, line)).collect()
+    } else {
+        comments(text).iter().flat_map(|comment| lines_of(text, &comment.range)).collect()
     };
-    let comments = text.lines().enumerate().filter(|(_, line)| is_comment(line));
-    let widths = comments.map(|(at, line)| (at + 1, line.chars().count()));
+    let is_row = |line: &str| line.trim_start_matches(['/', '!', '*', '#', ' ', '\t']).starts_with('|');
+    let widths = lines.into_iter().filter(|(_, line)| !is_row(line)).map(|(at, line)| (at, line.chars().count()));
     widths.filter(|(_, width)| *width > SCRIPT_WIDTH).collect()
 }
 
@@ -55,6 +62,11 @@ mod tests {
         let text = format!("{}# {wide}\nprintf {wide}\n", "# short\n".repeat(1000));
         assert_eq!(wide_lines(&text, "#"), [(1001, 142)]);
         assert_eq!(wide_lines(&format!("//! | {wide} |\n"), "//"), []);
+        assert_eq!(
+            wide_lines(&format!("let a = \"{wide}\";\nf(); // {wide}\n/*\n {wide}\n*/"), "//"),
+            [(2, 148), (4, 141)]
+        );
+        assert_eq!(wide_lines(&format!("run '# {wide}'\na=1 # {wide}\n"), "#"), [(2, 146)]);
         assert_eq!(mark_of(Path::new("scripts/test"), "#!/bin/sh\n"), Some("#"));
         assert_eq!(mark_of(Path::new("a.svg"), "<svg>"), None);
     }

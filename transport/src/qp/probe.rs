@@ -163,6 +163,8 @@ impl TailProbe {
             if !timed.again || now - timed.at >= self.rtt.soonest() {
                 self.rtt.add(now - timed.at);
                 self.doublings = 0;
+            } else {
+                self.rtt.doubt();
             }
         }
     }

@@ -49,6 +49,13 @@ impl RoundTrip {
         self.samples += 1;
     }
 
+    /// Notes an answer that came sooner than [`Self::soonest`]: either it is that of an earlier
+    /// transmission, or the path has become shorter. If it was the path, each further answer is as
+    /// early, and a few are enough to be believed.
+    pub(crate) fn doubt(&mut self) {
+        self.least = Nanos((self.least.0 / 2).max(1));
+    }
+
     /// Mean of recent measurements, the later ones with more weight; 0 before the first.
     pub(crate) const fn smooth(&self) -> Nanos {
         self.smooth

@@ -49,6 +49,9 @@ pub(crate) struct Selective {
     keeps: bool,
     /// The cursor went back for a NAK, and the peer may yet show that it kept packets sent before.
     went_back: Option<Rewind>,
+    /// PSN after the last packet that was sent more than once. If a NAK names one before it, the
+    /// next copy may be on its way already, and acknowledgments show nothing.
+    again_to: Psn,
     /// Packet that was sent again alone, outcome unknown.
     again: Option<SingleRepair>,
     /// Number of packets in a row that were sent again alone, including the last.
@@ -106,6 +109,8 @@ struct SingleRepair {
     at: Nanos,
     /// Frontier at that time.
     frontier: Psn,
+    /// Its ACK came, but sooner than one can: only a NAK for the next packet still means anything.
+    is_answered: bool,
 }
 
 /// A request with an answer of its own that is sent again alone.
@@ -137,6 +142,7 @@ impl Selective {
             probe: TailProbe::new(psn),
             keeps: false,
             went_back: None,
+            again_to: psn,
             again: None,
             alone: 0,
             presumed: 0,
@@ -175,12 +181,14 @@ impl Selective {
                 _ => {}
             }
         }
-        if let Some(back) = &mut self.went_back
-            && back.late.is_none()
-            && !sent.is_new
-            && now - back.at >= self.probe.rtt().soonest()
-        {
-            back.late = Some((sent.psn, now));
+        if !sent.is_new {
+            self.again_to = farther(self.again_to, sent.psn.plus(sent.packets));
+            if let Some(back) = &mut self.went_back
+                && back.late.is_none()
+                && now - back.at >= self.probe.rtt().soonest()
+            {
+                back.late = Some((sent.psn, now));
+            }
         }
         let floor = base.recovery.probe_floor;
         if !base.recovery.is_selective() {
@@ -210,6 +218,7 @@ impl Selective {
     ) {
         let missing = (reason == Reason::Missing).then_some(psn);
         self.presumed = if reason == Reason::Presumed { self.presumed + 1 } else { 0 };
+        self.again_to = farther(self.again_to, psn.plus(packets));
         self.probe.on_sent_again(missing, now, base.recovery.probe_floor);
         if wants_answer {
             let end = psn.plus(packets);
@@ -223,7 +232,7 @@ impl Selective {
                 self.missed = Some(AnswerRepair { end, frontier, named, told: false });
             }
         } else {
-            (self.again, self.missed) = (Some(SingleRepair { psn, at: now, frontier }), None);
+            (self.again, self.missed) = (Some(SingleRepair { psn, at: now, frontier, is_answered: false }), None);
         }
     }
 
@@ -377,8 +386,10 @@ impl Completer {
                 Some(AnswerRepair { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {
+            let is_first = psn.distance_from(self.selective.again_to) >= 0;
             self.go_back(cx.send_queue, requester);
-            self.selective.went_back = Some(Rewind { at: cx.now, psn, end: requester.frontier(), late: None });
+            let back = Rewind { at: cx.now, psn, end: requester.frontier(), late: None };
+            self.selective.went_back = is_first.then_some(back);
         }
     }
 
@@ -394,10 +405,11 @@ impl Completer {
     /// again; if it covers others, which may only have been answered slowly, the next one alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos, floor: Nanos) {
         let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
-        let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
-        self.selective.again = None;
+        let is_answer = |again: &mut SingleRepair| oldest.distance_from(again.psn) > 0 && !again.is_answered;
+        let Some(again) = self.selective.again.take_if(is_answer) else { return };
         // Sooner than a round trip, it is the ACK of the first transmission.
         if now - again.at < soon {
+            self.selective.again = Some(SingleRepair { is_answered: true, ..again });
             return;
         }
         if oldest == again.psn.plus(1) {
@@ -629,7 +641,7 @@ mod tests {
     type Set = fn(&mut Selective);
 
     const SETS: [Set; 10] = [
-        |it| it.again = Some(SingleRepair { psn: OLD, at: Nanos(0), frontier: OLD }),
+        |it| it.again = Some(SingleRepair { psn: OLD, at: Nanos(0), frontier: OLD, is_answered: false }),
         |it| it.missed = Some(AnswerRepair { end: OLD, frontier: OLD, named: false, told: false }),
         |it| it.repeated = Some((OLD, OLD)),
         |it| it.gap_due = Nanos(1),

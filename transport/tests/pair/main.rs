@@ -4,6 +4,7 @@
 
 mod adapters;
 mod atomics;
+mod clock;
 mod credits;
 mod datagram;
 mod duplicates;
@@ -20,6 +21,7 @@ mod lives;
 mod management;
 mod multicast;
 mod notifications;
+mod odd_answers;
 mod operations;
 mod ordering;
 mod other_port;
@@ -27,6 +29,7 @@ mod owed;
 mod partitions;
 mod paths;
 mod placement;
+mod plain_peers;
 mod probes;
 mod quiet;
 mod read_gaps;

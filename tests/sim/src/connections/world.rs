@@ -50,7 +50,7 @@ pub(crate) struct World {
 macro_rules! trace {
     ($world:expr, $($text:tt)+) => {
         if $world.is_traced() {
-            println!("{:>12.6} {}", $world.now.as_secs_f64(), format!($($text)+));
+            $crate::say(format_args!("{:>12.6} {}", $world.now.as_secs_f64(), format!($($text)+)));
         }
     };
 }

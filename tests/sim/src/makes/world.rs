@@ -24,6 +24,7 @@ use crate::{
     notified::{check_bytes, is_notification},
     plain::{Addresses, Arrived, Done, Make, Memory, Op, Packet, Peer, Status, Terms, Work},
     random::Random,
+    say::say,
     service::Service,
     traffic::line,
     violation::{Checked, Violation, demand},
@@ -148,7 +149,10 @@ impl World {
             random,
         };
         if trace {
-            println!("make \"{}\": {make:?}, {settings:?}, {recovery:?}, {terms:?}, PSNs {psns:?}", make.name());
+            say(format_args!(
+                "make \"{}\": {make:?}, {settings:?}, {recovery:?}, {terms:?}, PSNs {psns:?}",
+                make.name()
+            ));
         }
         world
     }
@@ -230,7 +234,12 @@ impl World {
     fn deliver(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, .. } = arrival;
         if self.trace {
-            println!("{:>12} host {to} <- {}{}", self.now, line(&bytes), if corrupt { " corrupt" } else { "" });
+            say(format_args!(
+                "{:>12} host {to} <- {}{}",
+                self.now,
+                line(&bytes),
+                if corrupt { " corrupt" } else { "" }
+            ));
         }
         if is_notification(&bytes) {
             // No make of peers reacts to one.
@@ -263,7 +272,7 @@ impl World {
         }
         self.alive_at = self.now;
         if self.trace {
-            did.iter().for_each(|did| println!("{:>12} host 0   {did:?}", self.now));
+            did.iter().for_each(|did| say(format_args!("{:>12} host 0   {did:?}", self.now)));
         }
         let checked = self.shadow.on_done(did.iter().cloned());
         self.note(checked);
@@ -291,7 +300,7 @@ impl World {
         for Done { id, signaled, status } in std::mem::take(&mut self.peer.requester.done) {
             self.alive_at = self.now;
             if self.trace {
-                println!("{:>12} host 1   work {id} ends: {status:?}", self.now);
+                say(format_args!("{:>12} host 1   work {id} ends: {status:?}", self.now));
             }
             if signaled || status != Status::Success {
                 let checked = self.check_done(1, id, status);
@@ -396,7 +405,7 @@ impl World {
     fn post(&mut self, from: usize, work: Work) {
         self.alive_at = self.now;
         if self.trace {
-            println!("{:>12} host {from}   posts {work:?}", self.now);
+            say(format_args!("{:>12} host {from}   posts {work:?}", self.now));
         }
         if from == 1 {
             self.peer.post(work);
@@ -482,7 +491,7 @@ impl World {
         let text = if self.trace { line(&bytes) } else { String::new() };
         let fate = self.network.send(self.now, from, bytes, (None, 0));
         if self.trace {
-            println!("{:>12} host {from} -> {text} {}", self.now, fate.names().join(", "));
+            say(format_args!("{:>12} host {from} -> {text} {}", self.now, fate.names().join(", ")));
         }
         if fate.disturbs() {
             self.disturbed_at_end += 1;

@@ -1,0 +1,57 @@
+//! Frequent mistakes in lines that are no TOML, in words that name the remedy.
+
+use std::ops::Range;
+
+use roced_output::shortened;
+
+/// Most characters of a key or value of the file that a report repeats.
+const EXCERPT_CHARACTERS_MAX: usize = 64;
+
+/// Message of the parser for a second key or table of a name.
+const DUPLICATE: &str = "duplicate key";
+
+/// The message for the parser's error at `offset`, in `line` of the text.
+pub(super) fn explained(text: &str, line: &Range<usize>, offset: usize, message: &str) -> String {
+    let written = &text[line.clone()];
+    if message == DUPLICATE {
+        return duplicate(text, line);
+    }
+    match written.split_once('=') {
+        Some((key, value)) if offset > line.start + key.len() => {
+            let value = value.split('#').next().unwrap_or("").trim();
+            let is_word = |letter: char| letter.is_alphanumeric() || "_-./:".contains(letter);
+            if value.is_empty() || !value.chars().all(is_word) {
+                return excerpt(message);
+            }
+            let (key, value) = (excerpt(key.trim()), excerpt(value));
+            format!("{value} is no number, true or false; a text has quotes: {key} = \"{value}\"")
+        }
+        _ => excerpt(message),
+    }
+}
+
+/// The name that is there a second time, and the place of the first.
+fn duplicate(text: &str, line: &Range<usize>) -> String {
+    let name = |line: &str| match line.trim().strip_prefix('[') {
+        Some(_) => line.split('#').next().unwrap_or("").trim().to_owned(),
+        None => line.split_once('=').map_or(line, |(key, _)| key).trim().to_owned(),
+    };
+    let repeated = name(&text[line.clone()]);
+    let is_table = repeated.starts_with('[');
+    let before = text[..line.start].lines().enumerate();
+    let first = if is_table {
+        before.map(|(at, line)| (at, name(line))).find(|(_, it)| *it == repeated)
+    } else {
+        // Of the same table.
+        let section: Vec<_> = before.collect();
+        let head = section.iter().rposition(|(_, line)| line.trim_start().starts_with('[')).map_or(0, |at| at + 1);
+        section[head..].iter().map(|(at, line)| (*at, name(line))).find(|(_, it)| *it == repeated)
+    };
+    let first = first.map_or(String::new(), |(at, _)| format!(", the first is in line {}", at + 1));
+    format!("{} is here a second time{first}", excerpt(&repeated))
+}
+
+/// A key, a value or a message of the parser, in short.
+pub(super) fn excerpt(text: &str) -> String {
+    shortened(text, EXCERPT_CHARACTERS_MAX)
+}
