@@ -1,4 +1,4 @@
-//! Keys whose value is one of a few words.
+//! Keys with a value that is one of a few words.
 
 use std::fmt;
 

@@ -65,9 +65,6 @@ pub(crate) struct QpBase {
     pub(super) wants_grant: bool,
     /// It begins and repeats no request unless asked: its client is gone.
     pub(super) is_silent: bool,
-    /// The queue pair has failed, and the client was told that it takes no more receives from the
-    /// shared queue.
-    pub(super) last_wqe_told: bool,
     /// Receives in its own queue when it last posted or sent, including the receive of a message in
     /// progress.
     pub(super) receives: u32,
@@ -126,9 +123,8 @@ impl QpBase {
     /// Reports that a failed queue pair takes no more from its shared queue and has flushed the
     /// receives it had taken (IBTA v1 11.6.3.1).
     pub(super) fn tell_last_wqe(&mut self) {
-        if self.srq.is_some() && !self.last_wqe_told {
-            self.last_wqe_told = true;
-            self.events.add(event::QP_LAST_WQE);
+        if self.srq.is_some() {
+            self.events.add_last_wqe();
         }
     }
 

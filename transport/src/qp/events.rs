@@ -104,6 +104,10 @@ impl fmt::Display for FailureCause {
 /// number.
 const RECV_CQ_ERROR: u32 = 31;
 
+/// Bit of the set that says that [`event::QP_LAST_WQE`] was added: it stays until the queue pair
+/// is reset.
+const LAST_WQE_TOLD: u32 = 30;
+
 /// Pending events, one bit for each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QpEvents(u32);
@@ -119,13 +123,26 @@ impl QpEvents {
         self.add(if of_sends { event::CQ_ERROR } else { RECV_CQ_ERROR });
     }
 
+    /// Adds the event that the queue pair takes no more receives from its shared queue, unless it
+    /// was added before.
+    pub(super) const fn add_last_wqe(&mut self) {
+        if self.0 & 1 << LAST_WQE_TOLD == 0 {
+            self.add(LAST_WQE_TOLD);
+            self.add(event::QP_LAST_WQE);
+        }
+    }
+
+    const fn pending(self) -> u32 {
+        self.0 & !(1 << LAST_WQE_TOLD)
+    }
+
     pub(super) const fn is_empty(self) -> bool {
-        self.0 == 0
+        self.pending() == 0
     }
 
     /// Removes and returns the next event.
     pub(super) fn take(&mut self, config: &QpConfig) -> Option<QpEvent> {
-        let bit = (self.0 != 0).then(|| self.0.trailing_zeros())?;
+        let bit = (!self.is_empty()).then(|| self.pending().trailing_zeros())?;
         self.0 &= !(1 << bit);
         let (kind, subject) = match bit {
             event::CQ_ERROR => (event::CQ_ERROR, Subject::Cq(config.send_cq)),

@@ -150,7 +150,6 @@ impl Qp {
                 grant: 0,
                 wants_grant: false,
                 is_silent: false,
-                last_wqe_told: false,
                 receives: 0,
                 notification: NotificationPoint::default(),
             },
@@ -636,7 +635,7 @@ impl Qp {
         self.base.path = PathState::Resolving;
         (self.base.events, self.base.failure, self.base.is_failure_new) = (QpEvents::default(), None, false);
         self.base.borrows = false;
-        (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
+        (self.base.tell_drained, self.base.established) = (false, false);
         self.base.keys.clear();
         self.base.notification = NotificationPoint::default();
     }

@@ -303,7 +303,7 @@ impl Qp {
             };
             match side {
                 OutOfOrderSide::Requests => responder.on_hole(due, cx.now),
-                OutOfOrderSide::Responses => completer.on_hole(due, buffered, requester, &mut cx),
+                OutOfOrderSide::Responses => completer.on_missing_response(due, buffered, requester, &mut cx),
             }
         }
         if self.out_of_order.unkept.is_some() {
@@ -321,7 +321,7 @@ impl Qp {
             && let (Roles::Reliable(Reliable { requester, completer, .. }), mut cx) = self.split(endpoint)
             && completer.awaits_answer(cx.send_queue)
         {
-            completer.on_hole(cx.now, None, requester, &mut cx);
+            completer.on_missing_response(cx.now, None, requester, &mut cx);
         }
     }
 

@@ -15,14 +15,14 @@ use crate::{clock::Nanos, psn::Psn};
 
 /// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as
 /// long as the first.
-const PROBES_MAX: u32 = 8;
+const PROBES_MAX: u8 = 8;
 
 /// Limit of a doubled wait: the round trip of any path on earth. When packet after packet is lost
 /// before the first measurement, no wait exceeds this.
 const WAIT_MAX: Nanos = Nanos::from_millis(256);
 
 /// Maximum number of doublings; more lengthen no wait.
-const DOUBLINGS_MAX: u32 = 16;
+const DOUBLINGS_MAX: u8 = 16;
 
 /// Timing of the tail probe.
 #[derive(Debug)]
@@ -41,9 +41,9 @@ pub(crate) struct TailProbe {
     /// No answer is requested before the deadline, so none can be late.
     asks_late: bool,
     /// Probes since the last answer.
-    sent: u32,
+    sent: u8,
     /// Doublings of the wait since the last measurement.
-    doublings: u32,
+    doublings: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,11 +160,11 @@ impl TailProbe {
             && oldest.distance_from(timed.psn) > 0
         {
             self.timed = None;
-            if !timed.again || now - timed.at >= self.rtt.soonest() {
+            if timed.again && now - timed.at < self.rtt.soonest() {
+                self.rtt.doubt();
+            } else {
                 self.rtt.add(now - timed.at);
                 self.doublings = 0;
-            } else {
-                self.rtt.doubt();
             }
         }
     }
@@ -200,7 +200,7 @@ impl TailProbe {
         if self.asks_late {
             return true;
         }
-        self.sent += 1;
+        self.sent = self.sent.saturating_add(1);
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         true
     }

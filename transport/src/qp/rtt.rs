@@ -13,13 +13,18 @@ pub(crate) struct RoundTrip {
     least: Nanos,
     epoch_least: Nanos,
     /// Measurements of this epoch.
-    samples: u32,
+    samples: u8,
+    /// Answers in a row that came too soon to be believed.
+    doubts: u8,
 }
 
 /// Measurements in an epoch. Each epoch moves the recent minimum a quarter of the way toward the
 /// minimum of that epoch. When a path becomes longer, the all-time minimum is useless; a queue's
 /// delay, on the other hand, disappears as soon as the traffic pauses.
-const EPOCH: u32 = 64;
+const EPOCH: u8 = 64;
+
+/// Maximum number of doubts that lower the bound: to a thousandth of a thousandth.
+const DOUBTS_MAX: u8 = 20;
 
 /// Estimate before the first measurement: longer than a round trip in one building, busy hosts
 /// included. A guess.
@@ -30,9 +35,10 @@ impl RoundTrip {
     pub(crate) fn add(&mut self, sample: Nanos) {
         // At least 1, because 0 means "none yet".
         let sample = Nanos(sample.0.max(1));
+        self.doubts = 0;
         if self.smooth == Nanos(0) {
             let (variation, least) = (Nanos(sample.0 / 2), sample);
-            *self = Self { smooth: sample, variation, least, epoch_least: sample, samples: 1 };
+            *self = Self { smooth: sample, variation, least, epoch_least: sample, samples: 1, doubts: 0 };
             return;
         }
         // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for
@@ -50,10 +56,11 @@ impl RoundTrip {
     }
 
     /// Notes an answer that came sooner than [`Self::soonest`]: either it is that of an earlier
-    /// transmission, or the path has become shorter. If it was the path, each further answer is as
-    /// early, and a few are enough to be believed.
+    /// transmission, or the path has become shorter. Until one is
+    /// measured, each lowers the bound to a half: if it was the path, further answers are as early,
+    /// and soon one is believed.
     pub(crate) fn doubt(&mut self) {
-        self.least = Nanos((self.least.0 / 2).max(1));
+        self.doubts = self.doubts.saturating_add(1);
     }
 
     /// Mean of recent measurements, the later ones with more weight; 0 before the first.
@@ -67,10 +74,12 @@ impl RoundTrip {
         self.least
     }
 
-    /// Half of the minimum, a lower bound for any answer: the measured packets may have waited in
-    /// queues.
+    /// A lower bound for any answer, 0 before the first measurement: half of the minimum, because
+    /// the measured packets may have waited in queues, and half of that for each
+    /// [doubt](Self::doubt).
     pub(crate) fn soonest(&self) -> Nanos {
-        Nanos(self.least.0 / 2)
+        let bound = (self.least.0 / 2) >> self.doubts.min(DOUBTS_MAX);
+        Nanos(bound.max(u64::from(self.least > Nanos(0))))
     }
 
     /// Time within which most answers arrive.
@@ -102,14 +111,36 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_come_too_soon_are_believed_after_a_few_and_forgotten_at_a_measurement() {
+        let mut rtt = RoundTrip::default();
+        rtt.doubt();
+        assert_eq!(rtt.soonest(), Nanos(0), "nothing was measured");
+        rtt.add(Nanos(800_000));
+        for bound in [400_000, 200_000, 100_000] {
+            assert_eq!(rtt.soonest(), Nanos(bound));
+            rtt.doubt();
+        }
+        rtt.add(Nanos(800_000));
+        assert_eq!(
+            (rtt.soonest(), rtt.least()),
+            (Nanos(400_000), Nanos(800_000)),
+            "a packet was late, no path shorter"
+        );
+        for _ in 0..1000 {
+            rtt.doubt();
+        }
+        assert_eq!(rtt.soonest(), Nanos(1), "0 means that nothing was measured");
+    }
+
+    #[test]
     fn the_least_follows_a_path_that_becomes_longer() {
         let mut rtt = RoundTrip::default();
         rtt.add(Nanos(10_000));
-        for _ in 1..2 * EPOCH {
+        for _ in 1..2 * u32::from(EPOCH) {
             rtt.add(Nanos(400_000));
             assert_eq!(rtt.least(), Nanos(10_000));
         }
-        for _ in 0..16 * EPOCH {
+        for _ in 0..16 * u32::from(EPOCH) {
             rtt.add(Nanos(400_000));
         }
         assert!((390_000..=400_000).contains(&rtt.least().0), "{:?}", rtt.least());

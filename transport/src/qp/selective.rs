@@ -1,10 +1,10 @@
 //! Selective retransmission: loss state beyond go-back-N.
 //!
-//! The wire protocol cannot express "I have the packets that follow". But a peer that keeps the
+//! The wire protocol cannot express "I have the packets that follow". But a peer that buffers the
 //! packets behind a loss shows it when the loss is repaired: its ACK covers more than can have been
 //! sent again and arrived. Therefore the first NAK sends everything again from the packet that it
 //! names. An ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the
-//! cursor forward to the frontier and marks the peer as one that keeps packets. An answer that
+//! cursor forward to the frontier and marks the peer as one that buffers packets. An answer that
 //! arrives twice marks it as well, because the peer already had the packet that was sent again. For
 //! a marked peer a NAK causes one retransmission. Two signs end that:
 //!
@@ -36,6 +36,9 @@ use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::BUFFERED_MAX
 /// repetition only if it ends where the request ended.
 const PARTS_TRIED_MAX: u8 = 3;
 
+/// Number of parts requested in vain once one was answered as such: it stays.
+const PARTS_ANSWERED: u8 = u8::MAX;
+
 /// Maximum number of packets in a row that are sent again alone, each when a NAK names it, before
 /// everything is sent again. One at the end of a message, because a peer discards the packets
 /// buffered behind two that end messages.
@@ -45,13 +48,13 @@ const ALONE_MAX: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Selective {
     probe: TailProbe,
-    /// The peer was seen to keep packets behind a loss.
-    keeps: bool,
-    /// The cursor went back for a NAK, and the peer may yet show that it kept packets sent before.
+    /// The peer was seen to buffer packets behind a loss.
+    buffers: bool,
+    /// The cursor went back for a NAK, and the peer may yet show that it buffered packets sent before.
     went_back: Option<Rewind>,
-    /// PSN after the last packet that was sent more than once. If a NAK names one before it, the
-    /// next copy may be on its way already, and acknowledgments show nothing.
-    again_to: Psn,
+    /// Unacknowledged packets before this one were sent more than once. If a NAK names one of them,
+    /// its next copy may be on its way already, and acknowledgments show nothing.
+    again_to: Option<Psn>,
     /// Packet that was sent again alone, outcome unknown.
     again: Option<SingleRepair>,
     /// Number of packets in a row that were sent again alone, including the last.
@@ -72,9 +75,8 @@ pub(crate) struct Selective {
     parts_end: Option<Psn>,
     /// PSN of the last READ request of which a part was requested.
     part_of: Option<Psn>,
-    /// Number of parts of READ requests that were requested; `None` once a part was answered as
-    /// such.
-    parts_tried: Option<u8>,
+    /// Number of parts of READ requests that were requested, or [`PARTS_ANSWERED`].
+    parts_tried: u8,
     /// Everything before this PSN, behind incomplete READs, is acknowledged.
     acknowledged: Option<Psn>,
     /// First and last of the answers behind the oldest missing one that were not buffered.
@@ -140,9 +142,9 @@ impl Selective {
     pub(crate) fn new(psn: Psn) -> Self {
         Self {
             probe: TailProbe::new(psn),
-            keeps: false,
+            buffers: false,
             went_back: None,
-            again_to: psn,
+            again_to: None,
             again: None,
             alone: 0,
             presumed: 0,
@@ -152,7 +154,7 @@ impl Selective {
             gap_end: None,
             parts_end: None,
             part_of: None,
-            parts_tried: Some(0),
+            parts_tried: 0,
             acknowledged: None,
             dropped: None,
             asked_for_dropped: None,
@@ -182,7 +184,7 @@ impl Selective {
             }
         }
         if !sent.is_new {
-            self.again_to = farther(self.again_to, sent.psn.plus(sent.packets));
+            self.note_again(sent.psn.plus(sent.packets));
             if let Some(back) = &mut self.went_back
                 && back.late.is_none()
                 && now - back.at >= self.probe.rtt().soonest()
@@ -218,13 +220,13 @@ impl Selective {
     ) {
         let missing = (reason == Reason::Missing).then_some(psn);
         self.presumed = if reason == Reason::Presumed { self.presumed + 1 } else { 0 };
-        self.again_to = farther(self.again_to, psn.plus(packets));
+        self.note_again(psn.plus(packets));
         self.probe.on_sent_again(missing, now, base.recovery.probe_floor);
         if wants_answer {
             let end = psn.plus(packets);
             self.repeated = Some((psn, end));
             if is_part {
-                self.parts_tried = self.parts_tried.map(|tried| tried + 1);
+                self.parts_tried = self.parts_tried.saturating_add(1);
                 self.parts_end = Some(self.parts_end.map_or(end, |known| farther(known, end)));
             }
             if reason == Reason::Probe || self.missed.is_some() {
@@ -234,6 +236,11 @@ impl Selective {
         } else {
             (self.again, self.missed) = (Some(SingleRepair { psn, at: now, frontier, is_answered: false }), None);
         }
+    }
+
+    /// Notes that the packet before `end` was sent again.
+    fn note_again(&mut self, end: Psn) {
+        self.again_to = Some(self.again_to.map_or(end, |known| farther(known, end)));
     }
 
     /// Notes that the peer was asked how far it has received the packets before `cursor`.
@@ -263,7 +270,7 @@ impl Selective {
             self.went_back.is_some() || self.again.is_some() || self.missed.is_some() || self.repeated.is_some();
         let has_gap = self.gap_due != Nanos::NEVER || self.gap_end.is_some() || self.parts_end.is_some();
         let has_known = self.acknowledged.is_some() || self.dropped.is_some() || self.asked_for_dropped.is_some();
-        is_sent_again || has_gap || has_known || self.solicited.is_some()
+        is_sent_again || has_gap || has_known || self.solicited.is_some() || self.again_to.is_some()
     }
 
     /// Processes progress during a repair: the state of packets before `oldest` is obsolete.
@@ -273,12 +280,13 @@ impl Selective {
         if let Some(back) = self.went_back
             && (is_behind(requester.cursor()) || back.late.is_some_and(|(psn, at)| is_behind(psn) && now - at < soon))
         {
-            (self.keeps, self.went_back) = (true, None);
+            (self.buffers, self.went_back) = (true, None);
             requester.skip_to_frontier();
         }
         if self.missed.is_some_and(|missed| missed.end == oldest && missed.frontier != oldest) {
             requester.solicit_ack();
         }
+        self.again_to = self.again_to.filter(|to| !is_behind(*to) && *to != oldest);
         (self.gap_due, self.gap_end) = (Nanos::NEVER, None);
         self.parts_end = self.parts_end.filter(|end| !is_behind(*end) && *end != oldest);
         self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
@@ -320,7 +328,7 @@ impl Selective {
             psn.distance_from(back.psn) > 0 && psn.distance_from(back.end) < 0 && now - back.at >= soon
         };
         // The answer to a solicitation repeats an earlier one as well, and shows nothing.
-        self.keeps |= self.solicited.is_none() && self.went_back.take_if(shows).is_some();
+        self.buffers |= self.solicited.is_none() && self.went_back.take_if(shows).is_some();
     }
 
     /// Notes that an answer behind the oldest missing one was not buffered.
@@ -343,7 +351,7 @@ impl Selective {
     fn may_ask_for_parts(&self) -> bool {
         // With longer round trips the buffered responses expire, and are requested as well.
         let is_near = self.patience() < BUFFERED_MAX;
-        is_near && self.parts_tried.is_none_or(|tried| tried < PARTS_TRIED_MAX)
+        is_near && (self.parts_tried < PARTS_TRIED_MAX || self.parts_tried == PARTS_ANSWERED)
     }
 
     /// The response with this PSN belongs to a part that was requested again.
@@ -354,7 +362,7 @@ impl Selective {
     /// Notes that an answer ended where no original request ends: the peer answers parts of READ
     /// requests.
     pub(super) fn on_part_answered(&mut self) {
-        self.parts_tried = None;
+        self.parts_tried = PARTS_ANSWERED;
     }
 
     /// The response with this PSN was requested again.
@@ -364,7 +372,7 @@ impl Selective {
 }
 
 impl Completer {
-    /// Retransmits the oldest packet, which the peer misses; alone if the peer keeps the others.
+    /// Retransmits the oldest packet, which the peer misses; alone if the peer buffers the others.
     pub(super) fn repair_missing<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         let psn = self.unacknowledged();
         // One READ suffices: if the next request is missing as well, so are those behind it, and
@@ -380,13 +388,13 @@ impl Completer {
         if !self.spend_retry(cx) {
             return;
         }
-        if self.selective.keeps && !in_a_row {
+        if self.selective.buffers && !in_a_row {
             self.selective.alone = if follows { self.selective.alone + 1 } else { 1 };
             self.selective.missed =
                 Some(AnswerRepair { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {
-            let is_first = psn.distance_from(self.selective.again_to) >= 0;
+            let is_first = self.selective.again_to.is_none_or(|to| psn.distance_from(to) >= 0);
             self.go_back(cx.send_queue, requester);
             let back = Rewind { at: cx.now, psn, end: requester.frontier(), late: None };
             self.selective.went_back = is_first.then_some(back);
@@ -421,7 +429,7 @@ impl Completer {
                 self.selective.probe.hasten(now + (now - again.at).max(floor));
                 return;
             }
-            self.selective.keeps = false;
+            self.selective.buffers = false;
             self.go_back(queue, requester);
         } else if self.selective.presumed < PRESUMED_MAX {
             requester.presume_oldest_lost();
@@ -438,9 +446,9 @@ impl Completer {
         }
         let oldest = self.unacknowledged();
         if let Some(missed) = &mut self.selective.missed {
-            // A peer that has nothing behind the missing packet keeps nothing.
+            // A peer that has nothing behind the missing packet buffers nothing.
             missed.told = true;
-            self.selective.keeps &= !missed.named || missed.end != oldest;
+            self.selective.buffers &= !missed.named || missed.end != oldest;
         }
         match base.recovery.reorder_delay {
             Nanos(0) => self.probe_lost(queue, requester),
@@ -460,7 +468,7 @@ impl Completer {
 
     /// Handles answers that arrived behind a missing READ response, `buffered` if one is buffered. The
     /// missing response is requested at `due`, unless it arrives before.
-    pub(super) fn on_hole<A: App>(
+    pub(super) fn on_missing_response<A: App>(
         &mut self,
         due: Nanos,
         buffered: Option<Psn>,
@@ -640,7 +648,7 @@ mod tests {
     /// Sets one field to refer to [`OLD`].
     type Set = fn(&mut Selective);
 
-    const SETS: [Set; 10] = [
+    const SETS: [Set; 11] = [
         |it| it.again = Some(SingleRepair { psn: OLD, at: Nanos(0), frontier: OLD, is_answered: false }),
         |it| it.missed = Some(AnswerRepair { end: OLD, frontier: OLD, named: false, told: false }),
         |it| it.repeated = Some((OLD, OLD)),
@@ -651,6 +659,7 @@ mod tests {
         |it| it.dropped = Some((OLD, OLD)),
         |it| it.asked_for_dropped = Some(OLD),
         |it| it.solicited = Some((OLD, Nanos(0))),
+        |it| it.note_again(OLD),
     ];
 
     /// Each field alone makes progress examine the repair.
@@ -675,6 +684,6 @@ mod tests {
         let mut requester = Requester::new(1);
         requester.begin(OLD, 0);
         state.advance_repair(OLD.plus(3), &mut requester, Nanos(0));
-        assert!(state.keeps && !state.is_repairing());
+        assert!(state.buffers && !state.is_repairing());
     }
 }

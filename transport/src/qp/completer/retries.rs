@@ -26,7 +26,7 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         if cx.base.recovery.is_selective() {
-            self.on_hole(cx.now + cx.base.recovery.reorder_delay, buffered, requester, cx);
+            self.on_missing_response(cx.now + cx.base.recovery.reorder_delay, buffered, requester, cx);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {
