@@ -11,6 +11,7 @@ use crate::{
     model::AppView,
     network::Arrival,
     notified::{Notified, check_bytes, dest_qpn, is_marked},
+    say::say,
     service::Service,
     traffic::hears,
     violation::{Checked, Violation, demand},
@@ -68,7 +69,7 @@ impl World {
         let checked = self.check_notification(from, &bytes);
         self.model.note(checked);
         if self.model.trace {
-            println!("{:>12} host {from} -> notification", self.now);
+            say(format_args!("{:>12} host {from} -> notification", self.now));
         }
         self.network.send(self.now, from, bytes, (None, 0));
     }
@@ -136,7 +137,7 @@ impl World {
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), &[&bytes], &mut app);
         if self.model.trace {
-            println!("{:>12} host {to} <- notification {disposition:?}", self.now);
+            say(format_args!("{:>12} host {to} <- notification {disposition:?}", self.now));
         }
         let is_taken = disposition == Disposition::Accepted;
         if is_taken && (corrupt || !listens) {
