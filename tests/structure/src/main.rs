@@ -23,6 +23,7 @@ mod documents;
 mod figures;
 mod files;
 mod folder_map;
+mod gates;
 mod graph;
 mod imports;
 mod isolation;
@@ -111,6 +112,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);
+    broken.extend(gates::faults(workspace, &members, &sources)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;
