@@ -66,8 +66,9 @@ use self::{
 use crate::{
     accounts::access::AccessRules,
     admin::Admin,
+    calls::DeviceSetup,
     client_socket::listener::ClientListener,
-    clients::{Clients, DeviceSetup},
+    clients::Clients,
     config::{Config, ConfigSource, Credits},
     environment::Environment,
     log_thread,

@@ -15,15 +15,15 @@ use roced_abi::control::limit::AccountResource;
 use roced_types::SessionId;
 use tracing::{debug, warn};
 
-use super::{
-    Clients, LISTENER, SessionEnd,
-    refused::Refused,
-    session::{Session, SessionStage, WaitingCall},
-};
+use super::{Clients, LISTENER, SessionEnd};
 use crate::{
     accounts::{
         call_rate::{CallClock, PAUSE},
         ledger::{Charge, SharedPool},
+    },
+    calls::{
+        refused::Refused,
+        session::{Session, SessionStage, WaitingCall},
     },
     client_socket::connection::{ClientConnection, ClientProcess},
 };

@@ -1,4 +1,4 @@
-//! Clients: connections, their objects, and the memory shared with them.
+//! Clients: their connections, the order in which their calls are served, and their ends.
 //!
 //! The control thread owns everything here. Parts for a worker are prepared in
 //! [`memory`](roced_memory) and handed over completely, so that no lock lies between a client and
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
-//!                                │ control          check, act, reply
+//!                                │ calls            check, act, reply
 //!                                ▼
 //!                      workers     network          by the traits of `crate::environment`
 //! ```
@@ -16,18 +16,12 @@
 
 mod admission;
 mod cm;
-mod control;
 mod ending;
-mod nvidia;
-mod path;
 mod path_changes;
-mod refused;
 mod serving;
-mod session;
 mod stalls;
 mod throttled;
 mod turns;
-mod unsealed;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -57,19 +51,20 @@ use roced_types::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::control::DeviceSetup;
 use self::{
-    control::{CallHandler, Registry},
     ending::EndingSessions,
     path_changes::PathChanges,
     serving::{ServiceStep, listen},
-    session::{Session, SessionStage, WaitingCall},
     stalls::{DEBT_MAX, RecentlyEnded},
     throttled::{ThrottledSessions, is_throttled},
     turns::Turns,
 };
 use crate::{
     accounts::call_rate::{CallClock, CallRates},
+    calls::{
+        CallHandler, DeviceSetup, Registry,
+        session::{Session, SessionStage, WaitingCall},
+    },
     client_socket::{connection::ClientProcess, listener::ClientListener},
     config::{LimitsConfig, RuleLimits},
     environment::Environment,

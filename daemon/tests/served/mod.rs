@@ -36,8 +36,9 @@ use nix::{
 };
 use roced::{
     accounts::access::AccessRules,
+    calls::DeviceSetup,
     client_socket::listener::ClientListener,
-    clients::{Clients, DeviceSetup},
+    clients::Clients,
     config::{AccessRule, LimitsConfig},
     environment::{DevicePort, Environment, Network, WorkerAccess},
     net::{Asker, FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
