@@ -20,11 +20,11 @@ use rig::Rig;
 use roced::worker::{
     command::{Answer, Command},
     idle::Policy,
-    management::OutgoingMad,
     metrics::{WorkerCounters, WorkerSnapshot},
     nic::Nic,
     poll_loop::Worker,
     received_mads::{MadRoom, ReceivedMad},
+    sent_mads::OutgoingMad,
 };
 use roced_cm::wire::Attribute;
 use roced_transport::{
