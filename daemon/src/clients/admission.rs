@@ -31,16 +31,16 @@ use crate::{
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
 
-/// For as long in one step.
+/// Time for which connections are accepted in one step.
 const ACCEPTING_AT_ONCE: Duration = Duration::from_micros(500);
 
 /// Sessions beyond the limits that are told so; more are dropped at once.
 const ONE_TOO_MANY: usize = 16;
 
-/// The same of one account.
+/// Sessions of one account beyond the limits that are told so.
 const ONE_TOO_MANY_OF_AN_ACCOUNT: usize = 4;
 
-/// From connecting to an open device. The library does all of it in one go; a guess for a machine
+/// Time from connecting to an open device. The library does all of it in one go; a guess for a machine
 /// with far more programs than cores.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 

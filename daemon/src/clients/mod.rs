@@ -106,11 +106,11 @@ pub struct Clients {
     listener: ClientListener,
     epoll: Epoll,
     sessions: BTreeMap<u32, Session>,
-    /// Those that are over, of which something is left.
+    /// Sessions that are over, of which something is left.
     ending: EndingSessions,
-    /// Of their paths.
+    /// Changes of paths that wait.
     path_changes: PathChanges,
-    /// Those of which a call waits, until when.
+    /// Sessions of which a call waits, until when.
     waiting: VecDeque<(u32, Instant)>,
     /// Deadlines for opening a device, in that order; connections that have opened one are still
     /// listed.
@@ -122,7 +122,7 @@ pub struct Clients {
     failures: UserLogLimiter,
     comings: UserLogLimiter,
     turns: Turns,
-    /// Of those of which a call waits.
+    /// Turns of the sessions of which a call waits.
     waiting_turns: Turns,
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.
