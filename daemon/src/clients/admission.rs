@@ -40,8 +40,8 @@ const ONE_TOO_MANY: usize = 16;
 /// Sessions of one account beyond the limits that are told so.
 const ONE_TOO_MANY_OF_AN_ACCOUNT: usize = 4;
 
-/// Time from connecting to an open device. The library does all of it in one go; a guess for a machine
-/// with far more programs than cores.
+/// Time from connecting to an open device. The library does all of it in one go; a guess for a
+/// machine with far more programs than cores.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Clients {
