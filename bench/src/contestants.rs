@@ -142,7 +142,7 @@ pub(crate) struct Arena<'a> {
     others: Vec<Programs<'a>>,
     /// Raw frames.
     pub(crate) raw: Raw,
-    /// The same with the receiver's NAPI moved.
+    /// Raw frames with the receiver's NAPI moved.
     raw_moved: Option<Raw>,
     /// Two queue pairs on one daemon.
     pub(crate) same_host: SameHost,

@@ -67,8 +67,8 @@ pub(crate) enum Pair {
     RoceNapi,
     /// Daemons of two queues, with a worker for each.
     RoceTwo,
-    /// The same, but each worker of host b has the queue at which the other's frames arrive: all of
-    /// them are forwarded.
+    /// Daemons of two queues, of which each worker of host b has the queue at which the other's
+    /// frames arrive: all of them are forwarded.
     RoceCrossed,
     /// Raw frames with the receiver's NAPI moved.
     RawNapi,

@@ -97,7 +97,8 @@ pub(crate) struct CmConnection {
     pub(crate) was_confirmed: bool,
     /// Its peer was asked whether it has forgotten it, and has not confirmed it since.
     pub(crate) is_doubted: bool,
-    /// The same at any time: another such question repeats the first.
+    /// Its peer was asked at any time whether it has forgotten the connection: another such
+    /// question repeats the first.
     pub(crate) was_asked: bool,
     /// 0 before the peer has told it.
     pub(crate) remote: CommId,

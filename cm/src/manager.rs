@@ -422,7 +422,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The same about a connection, of the program of user `account`.
+    /// Notes the refusal of a connection, of the program of user `account`, for the log.
     fn note_refused_connection(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
         if let Some(&CmConnection { peer, service_id, .. }) = self.connections.get(&id) {
             self.note_refused(RefusedConnection { peer, service_id, account, cause });
@@ -443,7 +443,7 @@ impl ConnectionManager {
         self.outbox.push_back(CmTransmit { to, mad, is_bounded: true });
     }
 
-    /// The same, of one that was sent before.
+    /// Sends an answer of [`Self::send_bounded`] again.
     fn send_again(&mut self, to: PeerAddress, mad: Mad) {
         self.counters.of_mut(mad.message.attribute()).repeated += 1;
         self.outbox.push_back(CmTransmit { to, mad, is_bounded: true });

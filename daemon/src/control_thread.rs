@@ -21,6 +21,7 @@ mod reload;
 mod reports;
 mod stall_attribution;
 mod start;
+mod stopping;
 mod waiting;
 mod watchdog;
 mod xdp_watch;
@@ -66,8 +67,9 @@ use self::{
 use crate::{
     accounts::access::AccessRules,
     admin::Admin,
+    calls::DeviceSetup,
     client_socket::listener::ClientListener,
-    clients::{Clients, DeviceSetup},
+    clients::Clients,
     config::{Config, ConfigSource, Credits},
     environment::Environment,
     log_thread,
@@ -293,7 +295,7 @@ impl Daemon {
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
         let rules = config.access.iter().map(|rule| rule.limits.clone()).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), rules, board, mads.filters())
-            .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
+            .inspect_err(|_| stopping::stop_workers(&mut workers, Vec::new()))?;
         let mut net = checked.net;
         for device in &devices {
             let attachment = device.attachment().expect("just attached");
@@ -537,39 +539,6 @@ impl Daemon {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
         self.clients.on_changes(changes, &mut environment);
-    }
-
-    /// Ends everything in an order that leaves no party waiting: clients, workers, XDP programs,
-    /// files of sockets.
-    fn stop(self) {
-        self.service.stopping();
-        let Self { mut net, mut workers, threads, mut clients, mut devices, admin, mads, .. } = self;
-        let mut network_view = NetworkView { net: &mut net, devices: &mut devices };
-        let mut environment = Environment { workers: &mut workers, network: &mut network_view };
-        clients.stop(&mut environment);
-        management::disconnect(&mads, &mut clients, &mut workers, &mut network_view);
-        let mut environment = Environment { workers: &mut workers, network: &mut network_view };
-        clients.destroy_objects(&mut environment);
-        drop(clients);
-        stop_workers(&mut workers, threads);
-        drop(devices);
-        drop(admin);
-        info!("stopped");
-    }
-}
-
-fn stop_workers(workers: &mut Workers, threads: Vec<JoinHandle<Worker<NicQueue>>>) {
-    for number in 0..workers.len() as u32 {
-        if let Err(error) = workers.call(WorkerId(number), Command::Stop) {
-            // It cannot be waited for either: the process ends, and the kernel takes everything
-            // back.
-            error!(worker = number, %error, "a worker does not stop");
-            log_thread::flush_and_abort();
-        }
-    }
-    for thread in threads {
-        // Its queues are closed here. A worker that panicked has aborted the process.
-        drop(thread.join());
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     worker::{
         command::{Answer, Command},
         mailbox::CallError,
-        management::OutgoingMad,
+        sent_mads::OutgoingMad,
         workers,
     },
 };

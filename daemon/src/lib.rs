@@ -5,9 +5,10 @@
 //! | [`control_thread`] | control thread; the only module that connects the others |
 //! | [`config`], [`cli`], [`systemd`], [`admin`] | configuration, command line, service manager, admin socket |
 //! | [`client_socket`] | socket of clients: messages with file descriptors |
-//! | [`clients`] | sessions of clients and their objects; sends commands to [`worker`] |
+//! | [`clients`] | connections of clients: admission, order of service, end |
+//! | [`calls`] | control calls of a session, its objects and paths; sends commands to [`worker`] |
 //! | `cm` | connection manager: identifiers, event channels, management datagrams |
-//! | [`environment`] | interface of [`clients`] and `cm` to [`worker`] and [`net`] |
+//! | [`environment`] | interface of [`clients`], [`calls`] and `cm` to [`worker`] and [`net`] |
 //! | [`worker`] | worker threads: endpoints between NIC queues and client memory; imports none of the others |
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
@@ -20,6 +21,7 @@
 
 pub mod accounts;
 pub mod admin;
+pub mod calls;
 pub mod cli;
 pub mod client_socket;
 pub mod clients;

@@ -25,7 +25,7 @@ use tracing_subscriber::fmt::MakeWriter;
 const LINES_MAX: usize = 1024;
 
 /// How long an end of the daemon waits for its last lines to be written.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+pub(crate) const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// The queue of this process, once its log goes to stderr by a thread.
 static LOG: OnceLock<Arc<LogQueue>> = OnceLock::new();

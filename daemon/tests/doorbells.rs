@@ -1,5 +1,5 @@
-//! Doorbells that clients ring without end: bounded work in a turn, and no account waits for
-//! another.
+//! Doorbells that clients ring without end: bounded work in a poll iteration, and no account waits
+//! for another.
 #![expect(unsafe_code, reason = "maps as a client does")]
 
 use std::{num::NonZeroUsize, os::fd::OwnedFd};
@@ -57,7 +57,7 @@ fn add_qp(table: &mut QpTable, entry: u32, session: u32, doorbell: u32) {
 }
 
 #[test]
-fn a_turn_takes_few_words_of_an_account_and_others_do_not_wait() {
+fn a_poll_iteration_takes_few_words_of_an_account_and_others_do_not_wait() {
     const SESSIONS: u32 = 20;
     let mut table = QpTable::new(SESSIONS + 1, 4096, 4);
     let pages: Vec<Page> = (0..SESSIONS).map(|session| Page::open(&mut table, session, 1)).collect();
@@ -70,21 +70,21 @@ fn a_turn_takes_few_words_of_an_account_and_others_do_not_wait() {
     let rung = table.drain_doorbells(false);
     assert_eq!(rung.fault, None);
     let taken = pages.iter().map(|page| 64 - page.words_left()).sum::<usize>();
-    assert!(taken <= 128, "{taken} words in one turn");
+    assert!(taken <= 128, "{taken} words in one poll iteration");
     assert_eq!(ours.words_left(), 0);
     let visits: Vec<_> = std::iter::from_fn(|| table.next_visit()).collect();
     assert!(visits.contains(&4000), "{visits:?}");
-    // Nothing is lost: all are taken in the end, and each session has its turns.
-    let mut turns = 1;
+    // Nothing is lost: all are taken in the end, and each session has its part.
+    let mut iterations = 1;
     while table.any_doorbell() {
         let before: Vec<_> = pages.iter().map(Page::words_left).collect();
         table.drain_doorbells(false);
         let taken = pages.iter().zip(before).map(|(page, before)| before - page.words_left()).sum::<usize>();
-        assert!(taken <= 128, "{taken} words in one turn");
-        turns += 1;
-        assert!(turns < 1000, "doorbells that are never taken");
+        assert!(taken <= 128, "{taken} words in one poll iteration");
+        iterations += 1;
+        assert!(iterations < 1000, "doorbells that are never taken");
     }
-    assert!(turns >= SESSIONS as usize * 64 / 128, "{turns} turns");
+    assert!(iterations >= SESSIONS as usize * 64 / 128, "{iterations} iterations");
     assert!(pages.iter().all(|page| page.words_left() == 0));
     let visits = visits.len() + std::iter::from_fn(|| table.next_visit()).count();
     assert_eq!(visits, 64 + 1, "each queue pair has its visit");

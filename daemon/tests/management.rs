@@ -20,11 +20,11 @@ use rig::Rig;
 use roced::worker::{
     command::{Answer, Command},
     idle::Policy,
-    management::OutgoingMad,
     metrics::{WorkerCounters, WorkerSnapshot},
     nic::Nic,
     poll_loop::Worker,
     received_mads::{MadRoom, ReceivedMad},
+    sent_mads::OutgoingMad,
 };
 use roced_cm::wire::Attribute;
 use roced_transport::{
@@ -90,7 +90,7 @@ impl Nic for TestNic {
     fn counters(&self, _: &mut impl FnMut(&'static str, u64)) {}
 }
 
-/// Workers with a NIC queue for each endpoint, whose other ends the test has.
+/// Workers with a NIC queue for each endpoint; the test has the other ends.
 struct Bench {
     rig: Rig<TestNic>,
     arriving: Vec<Arc<ArrayQueue<Vec<u8>>>>,

@@ -19,7 +19,7 @@ use std::{
 
 use rig::{Client, Rig};
 use roced::worker::{
-    command::Command, idle::Policy, management::OutgoingMad, nic::Nic, poll_loop::Worker, received_mads::MadRoom,
+    command::Command, idle::Policy, nic::Nic, poll_loop::Worker, received_mads::MadRoom, sent_mads::OutgoingMad,
 };
 use roced_transport::{
     clock::Nanos,

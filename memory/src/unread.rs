@@ -16,7 +16,7 @@ use std::{
 
 use super::held_charge::HeldCharge;
 
-/// Most of one socket. A reply has 66 at most.
+/// Most unread descriptors of one socket. A reply has 66 at most.
 pub(crate) const UNREAD_OF_SOCKET: u32 = 256;
 
 /// Sockets of ended sessions and channels of a user with anything unread, which is memory of the
@@ -24,7 +24,7 @@ pub(crate) const UNREAD_OF_SOCKET: u32 = 256;
 /// it has no further channel.
 const ENDED_OF_USER: usize = 256;
 
-/// Memory of these, bytes: as many sockets with full buffers. Those of completion channels may be
+/// Memory of the ended sockets of a user, bytes: as many sockets with full buffers. Those of completion channels may be
 /// larger.
 const ENDED_BYTES_OF_USER: u64 = (ENDED_OF_USER as u64) << 16;
 
@@ -32,7 +32,7 @@ const ENDED_BYTES_OF_USER: u64 = (ENDED_OF_USER as u64) << 16;
 /// are looked at in turn.
 const LOOKS: usize = 4;
 
-/// Those of all users of a daemon.
+/// Descriptors that lie unread in sockets, of all users of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadDescriptors(Mutex<UnreadPool>);
 
@@ -131,7 +131,7 @@ impl UnreadDescriptors {
         pool.ended.get(&uid).is_some_and(is_many)
     }
 
-    /// Those of the user.
+    /// Number of descriptors that lie unread in the sockets of the user.
     pub(crate) fn count(&self, uid: u32) -> u32 {
         self.pool().by_user.get(&uid).copied().unwrap_or(0)
     }

@@ -19,8 +19,8 @@ use crate::{cpu, network::NetworkSide, sample::Sample};
 /// bytes were up to a fifth slower.
 const WINDOW: u64 = 512;
 
-/// The same where a thread runs the receiver's NAPI, which may not have its turn before the sender
-/// is through: veth's ring has 256.
+/// Frames in flight at most where a thread runs the receiver's NAPI, which may not have its turn
+/// before the sender is through: veth's ring has 256.
 const WINDOW_MOVED: u64 = 192;
 
 /// How long a receiver that shares its core with that thread sleeps at most.

@@ -24,7 +24,7 @@
 mod calls;
 mod channel;
 mod identifiers;
-mod queue_pair;
+mod qp;
 mod session;
 #[cfg(test)]
 mod tests;

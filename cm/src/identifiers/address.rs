@@ -320,7 +320,7 @@ pub(super) const fn link_scope(address: SocketAddr) -> u32 {
     if is_link_local(address.ip()) { scope_of(address) } else { 0 }
 }
 
-/// The same port at `address`, of interface `scope` if it is link-local.
+/// The port of `of` at `address`, of interface `scope` if it is link-local.
 fn with_address(mut of: SocketAddr, address: IpAddr, scope: u32) -> SocketAddr {
     of.set_ip(address);
     if let SocketAddr::V6(v6) = &mut of

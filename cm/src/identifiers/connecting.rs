@@ -346,7 +346,7 @@ fn padded<const BYTES: usize>(data: &[u8], max: usize) -> Result<[u8; BYTES], Cm
     Ok(bytes)
 }
 
-/// The same behind a CMA header.
+/// `data` behind a CMA header, in front of zeros.
 fn behind<const BYTES: usize>(header: [u8; CmaHeader::BYTES], data: &[u8], max: usize) -> Result<[u8; BYTES], CmErrno> {
     if data.len() > max {
         return Err(CmErrno::Invalid);

@@ -146,7 +146,7 @@ impl ConnectionManager {
         Some(connection)
     }
 
-    /// The same, if the peer's number fits as well.
+    /// The connection of that number, if it is this peer's and has the peer's number.
     fn of_both(&mut self, id: CommId, remote: CommId, from: PeerAddress) -> Option<&mut CmConnection> {
         let fits = self.of_peer(id, from)?.remote == remote;
         if !fits {

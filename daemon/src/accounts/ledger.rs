@@ -123,7 +123,7 @@ struct LedgerState {
 
 #[derive(Debug, Default)]
 struct AccountUse {
-    /// That of its program that connected last.
+    /// Rule of its program that connected last.
     rule: Option<RuleId>,
     taken: [u64; RESOURCES],
     refused: [u64; RESOURCES],

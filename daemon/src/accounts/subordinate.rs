@@ -27,8 +27,8 @@ struct OwnedRange {
 }
 
 impl SubordinateUids {
-    /// Those of the system. Looks up names of users, so it is for the start of the daemon. Lines
-    /// that cannot be read are logged and left out.
+    /// Reads the subordinate uids of the system. Looks up names of users, so it is for the start of
+    /// the daemon. Lines that cannot be read are logged and left out.
     pub fn of_system() -> Self {
         Self::read(Path::new(SUBUID), |name| Some(User::from_name(name).ok()??.uid.as_raw()))
     }

@@ -15,15 +15,15 @@ use roced_abi::control::limit::AccountResource;
 use roced_types::SessionId;
 use tracing::{debug, warn};
 
-use super::{
-    Clients, LISTENER, SessionEnd,
-    refused::Refused,
-    session::{Session, SessionStage, WaitingCall},
-};
+use super::{Clients, LISTENER, SessionEnd};
 use crate::{
     accounts::{
         call_rate::{CallClock, PAUSE},
         ledger::{Charge, SharedPool},
+    },
+    calls::{
+        refused::Refused,
+        session::{Session, SessionStage, WaitingCall},
     },
     client_socket::connection::{ClientConnection, ClientProcess},
 };
@@ -31,17 +31,17 @@ use crate::{
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
 
-/// For as long in one step.
+/// Time for which connections are accepted in one step.
 const ACCEPTING_AT_ONCE: Duration = Duration::from_micros(500);
 
 /// Sessions beyond the limits that are told so; more are dropped at once.
 const ONE_TOO_MANY: usize = 16;
 
-/// The same of one account.
+/// Sessions of one account beyond the limits that are told so.
 const ONE_TOO_MANY_OF_AN_ACCOUNT: usize = 4;
 
-/// From connecting to an open device. The library does all of it in one go; a guess for a machine
-/// with far more programs than cores.
+/// Time from connecting to an open device. The library does all of it in one go; a guess for a
+/// machine with far more programs than cores.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Clients {

@@ -19,11 +19,11 @@ use std::{
 
 use roced_types::SessionId;
 
-use super::{
-    control::{CallHandler, Registry},
-    session::SessionObjects,
+use crate::{
+    calls::{CallHandler, Registry, session::SessionObjects},
+    environment::Environment,
+    last_work::LastWork,
 };
-use crate::{environment::Environment, last_work::LastWork};
 
 /// Objects that are ended in one go.
 const OBJECTS_AT_ONCE: usize = 64;

@@ -1,4 +1,4 @@
-//! Clients: connections, their objects, and the memory shared with them.
+//! Clients: their connections, the order in which their calls are served, and their ends.
 //!
 //! The control thread owns everything here. Parts for a worker are prepared in
 //! [`memory`](roced_memory) and handed over completely, so that no lock lies between a client and
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
-//!                                │ control          check, act, reply
+//!                                │ calls            check, act, reply
 //!                                ▼
 //!                      workers     network          by the traits of `crate::environment`
 //! ```
@@ -16,18 +16,12 @@
 
 mod admission;
 mod cm;
-mod control;
 mod ending;
-mod nvidia;
-mod path;
 mod path_changes;
-mod refused;
 mod serving;
-mod session;
 mod stalls;
 mod throttled;
 mod turns;
-mod unsealed;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -57,19 +51,20 @@ use roced_types::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::control::DeviceSetup;
 use self::{
-    control::{CallHandler, Registry},
     ending::EndingSessions,
     path_changes::PathChanges,
     serving::{ServiceStep, listen},
-    session::{Session, SessionStage, WaitingCall},
     stalls::{DEBT_MAX, RecentlyEnded},
     throttled::{ThrottledSessions, is_throttled},
     turns::Turns,
 };
 use crate::{
     accounts::call_rate::{CallClock, CallRates},
+    calls::{
+        CallHandler, DeviceSetup, Registry,
+        session::{Session, SessionStage, WaitingCall},
+    },
     client_socket::{connection::ClientProcess, listener::ClientListener},
     config::{LimitsConfig, RuleLimits},
     environment::Environment,
@@ -111,11 +106,11 @@ pub struct Clients {
     listener: ClientListener,
     epoll: Epoll,
     sessions: BTreeMap<u32, Session>,
-    /// Those that are over, of which something is left.
+    /// Sessions that are over, of which something is left.
     ending: EndingSessions,
-    /// Of their paths.
+    /// Changes of paths that wait.
     path_changes: PathChanges,
-    /// Those of which a call waits, until when.
+    /// Sessions of which a call waits, until when.
     waiting: VecDeque<(u32, Instant)>,
     /// Deadlines for opening a device, in that order; connections that have opened one are still
     /// listed.
@@ -127,7 +122,7 @@ pub struct Clients {
     failures: UserLogLimiter,
     comings: UserLogLimiter,
     turns: Turns,
-    /// Of those of which a call waits.
+    /// Turns of the sessions of which a call waits.
     waiting_turns: Turns,
     call_rates: CallRates,
     /// Sessions of accounts that call faster than they may.

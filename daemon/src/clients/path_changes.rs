@@ -14,13 +14,13 @@ use roced_abi::control::Event;
 use roced_types::{DeviceId, Qpn, SessionId, event};
 use tracing::{debug, warn};
 
-use super::{
-    Clients,
-    control::CallHandler,
-    path::Follower,
-    session::{Session, SessionStage},
-};
+use super::Clients;
 use crate::{
+    calls::{
+        CallHandler,
+        path::Follower,
+        session::{Session, SessionStage},
+    },
     environment::Environment,
     net::{FollowId, NextHop},
 };

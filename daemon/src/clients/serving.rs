@@ -13,12 +13,12 @@ use roced_memory::{
 };
 use tracing::debug;
 
-use super::{
-    Clients, SessionEnd,
-    control::{self, CallHandler, Registry},
-    session::{MAPPED_MEMORY, Session, SessionStage, WaitingCall},
-};
+use super::{Clients, SessionEnd};
 use crate::{
+    calls::{
+        self, CallHandler, Registry,
+        session::{MAPPED_MEMORY, Session, SessionStage, WaitingCall},
+    },
     client_socket::connection::ReceivedCall,
     environment::Environment,
     last_work::{LAST_WORK_TIME_MAX, LastWork, SentBatch},
@@ -212,7 +212,7 @@ pub(super) fn serve_message(
     descriptor: Option<Descriptor>,
     environment: &mut Environment<'_>,
 ) -> Option<SessionEnd> {
-    let (reply, fds) = control::answer(registry, session, message, descriptor, environment);
+    let (reply, fds) = calls::answer(registry, session, message, descriptor, environment);
     session.was_refused |= matches!(session.stage, SessionStage::OneTooMany(_));
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
     match session.connection.send(&reply, fds) {

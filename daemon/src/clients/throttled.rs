@@ -12,12 +12,11 @@ use std::{
 
 use roced_types::AccountId;
 
-use super::{
-    Clients,
-    serving::listen,
-    session::{Session, WaitingCall},
+use super::{Clients, serving::listen};
+use crate::{
+    accounts::call_rate::PAUSE,
+    calls::session::{Session, WaitingCall},
 };
-use crate::accounts::call_rate::PAUSE;
 
 /// Sessions that are throttled, by account.
 #[derive(Debug, Default)]

@@ -242,7 +242,7 @@ mod tests {
         worker::{
             command::{Answer, Command},
             mailbox::CallError,
-            management::OutgoingMad,
+            sent_mads::OutgoingMad,
         },
     };
 

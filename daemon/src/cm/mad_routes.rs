@@ -31,7 +31,7 @@ use super::{
 use crate::{
     environment::Environment,
     net::{ASKED_MAX, Asker, FollowId, NextHop},
-    worker::management::OutgoingMad,
+    worker::sent_mads::OutgoingMad,
 };
 
 /// Datagrams that wait for a neighbor.

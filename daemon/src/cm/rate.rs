@@ -49,7 +49,7 @@ impl RateBudget {
         if self.left > 0 { self.refilled } else { self.refilled + self.rate.every }
     }
 
-    /// The same, unless some are left.
+    /// When there may be one more, if none is left now.
     pub(super) fn exhausted_until(&self) -> Option<Instant> {
         (self.left == 0).then(|| self.next())
     }

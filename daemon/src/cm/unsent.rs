@@ -8,7 +8,7 @@ use std::{
 
 use roced_types::WorkerId;
 
-use crate::{environment::WorkerAccess, worker::management::OutgoingMad};
+use crate::{environment::WorkerAccess, worker::sent_mads::OutgoingMad};
 
 /// Datagrams that wait for a worker: 2 MiB. A guess: DREQs to all peers of a large host, at the end
 /// of the daemon.

@@ -41,12 +41,12 @@ use crate::{
 /// The pause before an interface that could not be attached to is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// For this long after a change of its link an interface is watched closely, because that is when
-/// drivers stop to run the program: connections with usual time-outs survive until it is attached
-/// again.
+/// Time after a change of its link in which an interface is watched closely, because drivers stop
+/// to run the program at such a change: connections with usual time-outs survive until it is
+/// attached again.
 const CLOSE_WATCH_TIME: Duration = Duration::from_secs(5);
 
-/// How often during that time; otherwise once a second.
+/// Interval of looks at an interface in [`CLOSE_WATCH_TIME`]; otherwise a second.
 const CLOSE_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A driver that stops to run the program this soon after it was attached again does not recover

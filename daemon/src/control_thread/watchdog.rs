@@ -1,7 +1,7 @@
 //! Notices a worker that makes no progress any more.
 //!
-//! The control thread looks once a second. After [`STUCK_TIME_MAX`] the daemon ends itself, for its
-//! clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which
+//! The control thread looks once a second. After [`STUCK_TIME_MAX`] the daemon ends itself, because
+//! its clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which
 //! waits for longer, is for the control thread.
 
 use std::{

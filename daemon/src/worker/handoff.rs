@@ -563,7 +563,7 @@ mod tests {
         assert!(!pending(), "a worker that is awake is left alone");
         wakers[1].announce_sleep();
         ends[0].forward(1, &[&[1]]).expect("room");
-        assert!(!pending(), "only the end of the turn wakes");
+        assert!(!pending(), "only the end of the poll iteration wakes");
         ends[0].wake_receivers();
         assert!(pending());
     }

@@ -29,7 +29,7 @@ use roced_types::{Qpn, SessionId, Srqn};
 use super::{
     abi::{RecvSlot, SendSlot, check_recv, check_send},
     client_fault::ClientFault,
-    doorbell_turns::DoorbellTurns,
+    doorbell_bounds::DoorbellBounds,
 };
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a
@@ -146,7 +146,7 @@ pub struct QpTable {
     srqs: Table<SrqEntry>,
     /// Entry of each session slot's doorbells, plus one; 0 where there is none.
     doorbells: Box<[u32]>,
-    turns: DoorbellTurns,
+    bounds: DoorbellBounds,
     /// Index in `live` of the session whose doorbells come first.
     first: usize,
     /// Entries with possible work in their rings; those of shared receive queues come behind.
@@ -183,7 +183,7 @@ impl QpTable {
             qps: Table::new(max_qps),
             srqs: Table::new(max_srqs),
             doorbells: vec![0; doorbell_place(max_sessions, 0)].into_boxed_slice(),
-            turns: DoorbellTurns::new(max_sessions),
+            bounds: DoorbellBounds::new(max_sessions),
             first: 0,
             ready: FairList::new(max_qps + max_srqs, QUANTUM),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
@@ -199,7 +199,7 @@ impl QpTable {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        let account = self.turns.join(session.account);
+        let account = self.bounds.join(session.account);
         let named = NamedWords::default();
         self.sessions[slot] =
             Some(SessionEntry { session, users: 0, muted: false, account, named, strays: STRAYS, end: None });
@@ -211,7 +211,7 @@ impl QpTable {
         let slot = self.slot_of(session)?;
         let entry = self.sessions[slot as usize].take_if(|entry| entry.users == 0)?;
         self.live.retain(|live| *live != slot);
-        self.turns.leave(entry.account);
+        self.bounds.leave(entry.account);
         Some(entry.session)
     }
 
@@ -315,7 +315,7 @@ impl QpTable {
         srq.arming = None;
         if limit > 0 && !session.is_closed() {
             session.touch();
-            // The next turn finds the fault of a ring that is corrupt.
+            // The next poll iteration finds the fault of a ring that is corrupt.
             let mut arming = Arming { limit, posted: srq.ring.recv.available().unwrap_or(0) };
             if !arming.is_due(0, endpoint.srq(srqn).map_or(0, Srq::len)) {
                 srq.arming = Some(arming);
@@ -393,12 +393,12 @@ impl QpTable {
         Some(self.qps.get(entry)?.rings.session)
     }
 
-    /// Takes doorbells that were rung, within the bounds of a turn: their queues wait for a visit.
+    /// Takes doorbells that were rung, within their bounds: their queues wait for a visit.
     /// A session that rings doorbells without a queue is muted, if it `may` be.
     pub fn drain_doorbells(&mut self, may: bool) -> Rung {
         let mut rung = Rung::default();
-        let Self { sessions, live, doorbells, turns, ready, .. } = self;
-        turns.begin();
+        let Self { sessions, live, doorbells, bounds, ready, .. } = self;
+        bounds.begin();
         let (before, after) = live.split_at(self.first.min(live.len()));
         let mut waiting = None;
         for (at, slot) in (before.len()..live.len()).zip(after).chain((0..).zip(before)) {
@@ -406,7 +406,7 @@ impl QpTable {
             if entry.is_closed() || !entry.any_doorbell() {
                 continue;
             }
-            let words = turns.left(entry.account);
+            let words = bounds.left(entry.account);
             if words == 0 {
                 waiting.get_or_insert(at);
                 continue;
@@ -422,7 +422,7 @@ impl QpTable {
                     None => strays += 1,
                 }
             });
-            turns.take(entry.account, taken);
+            bounds.take(entry.account, taken);
             entry.strays = entry.strays.saturating_sub(strays);
             if entry.strays == 0 && may && rung.fault.is_none() {
                 entry.muted = true;

@@ -60,16 +60,16 @@ const TAKEN: usize = 1024;
 /// others wait here: to drop them costs a worker less than to pass them on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadRoom {
-    /// For requests of strangers.
+    /// Room for requests of strangers.
     pub of_strangers: usize,
-    /// For datagrams of known peers about unknown connections.
+    /// Room for datagrams of known peers about unknown connections.
     pub unknown_of_known: usize,
-    /// For datagrams of strangers about unknown connections.
+    /// Room for datagrams of strangers about unknown connections.
     pub unknown_of_strangers: usize,
 }
 
 impl MadRoom {
-    /// For as many as a turn takes.
+    /// Room for as many datagrams as a turn takes.
     pub const FULL: Self = Self { of_strangers: TAKEN, unknown_of_known: TAKEN, unknown_of_strangers: TAKEN };
 
     /// Most datagrams of a turn, by queue.

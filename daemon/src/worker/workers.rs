@@ -16,10 +16,10 @@ use super::{
     command::{Answer, Command, Mailbox},
     endpoints::{EndpointLocation, Endpoints},
     mailbox::CallError,
-    management::{OutgoingMad, OutgoingMads},
     nic::Nic,
     pin,
     poll_loop::Worker,
+    sent_mads::{OutgoingMad, OutgoingMads},
     wake::Waker,
 };
 

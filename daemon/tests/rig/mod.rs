@@ -21,10 +21,10 @@ use roced::worker::{
     handoff::handoffs,
     idle::Policy,
     mailbox::mailbox,
-    management::OutgoingMads,
     nic::Nic,
     poll_loop::{Worker, WorkerEndpoint, WorkerParts},
     received_mads::{MadReceiver, mads},
+    sent_mads::OutgoingMads,
     wake::Waker,
     workers::{WorkerHandle, Workers},
 };

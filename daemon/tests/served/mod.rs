@@ -36,8 +36,9 @@ use nix::{
 };
 use roced::{
     accounts::access::AccessRules,
+    calls::DeviceSetup,
     client_socket::listener::ClientListener,
-    clients::{Clients, DeviceSetup},
+    clients::Clients,
     config::{AccessRule, LimitsConfig},
     environment::{DevicePort, Environment, Network, WorkerAccess},
     net::{Asker, FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
@@ -48,11 +49,11 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
-        management::{OutgoingMad, OutgoingMads},
         metrics::WorkerSnapshot,
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         received_mads::mads,
+        sent_mads::{OutgoingMad, OutgoingMads},
         wake::Waker,
         workers::{self, WorkerHandle},
     },

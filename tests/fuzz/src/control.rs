@@ -27,8 +27,9 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::{
+    calls::DeviceSetup,
     client_socket::listener::ClientListener,
-    clients::{Clients, DeviceSetup},
+    clients::Clients,
     config::{AccountLimits, ClientLimits, DeviceLimits, LimitsConfig},
     environment::Environment,
     net::{FollowId, NetworkChange, NextHop},

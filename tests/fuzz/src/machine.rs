@@ -20,10 +20,10 @@ use roced::{
         handoff::handoffs,
         idle::Policy,
         mailbox::{CallError, mailbox},
-        management::{OutgoingMad, OutgoingMads},
         nic::Nic,
         poll_loop::{Worker, WorkerEndpoint, WorkerParts},
         received_mads::mads,
+        sent_mads::{OutgoingMad, OutgoingMads},
         wake::Waker,
     },
 };

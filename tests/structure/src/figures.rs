@@ -24,6 +24,9 @@ const UNITS: [(&str, &[&str], f64); 6] = [
     ("us", &["p50 us", "p99 us"], 1.0),
 ];
 
+/// Ratios with figures in [`README`], at most: three headlines say more than a table.
+const HEADLINES: usize = 3;
+
 /// Documents that may have older figures: the history.
 const HISTORY: &str = "CHANGELOG.md";
 
@@ -37,8 +40,8 @@ const NEAR: usize = 32;
 /// Ratio by name: median, least and most, as the table has them.
 type Ratios<'a> = BTreeMap<&'a str, [f64; 3]>;
 
-/// Ratios in documents that differ from docs/performance.md, and another number of rounds in the
-/// README.
+/// Ratios in documents that differ from docs/performance.md, and in the README another number of
+/// rounds or more ratios than [`HEADLINES`].
 ///
 /// A ratio is recognized by its name, in backticks or not. The figure behind it is a median, a
 /// range or both: `` `name` 0.84``, `` (`name`) | **0.84** (0.64 to 0.86)``, `name: 0.64-0.86`, `name
@@ -72,10 +75,24 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
             unknown.map(|(figure, unit)| format!("{README}:{}: {PERFORMANCE} has no {figure} {unit}", number + 1)),
         );
     }
+    let headlines = headlines(&readme, &ratios);
+    if headlines > HEADLINES {
+        broken.push(format!("{README}: {headlines} ratios with figures, {HEADLINES} may: {PERFORMANCE} has all"));
+    }
     if !readme.contains(&format!("of {rounds} rounds")) {
         broken.push(format!("README.md does not say, by {PERFORMANCE}: of {rounds} rounds"));
     }
     Ok(broken)
+}
+
+/// Ratios of a document that have a figure behind their name.
+fn headlines(document: &str, ratios: &Ratios<'_>) -> usize {
+    let lines = document.lines().flat_map(|line| {
+        let named = named_ratios(line, ratios);
+        let ends: Vec<_> = named.iter().skip(1).map(|(start, _)| *start).chain([line.len()]).collect();
+        named.into_iter().zip(ends).map(|((start, name), end)| &line[start + name.len()..end])
+    });
+    lines.filter(|text| has_decimals(text)).count()
 }
 
 /// Figures of the table of contestants, by column.
@@ -296,6 +313,13 @@ mod tests {
         }
         assert_eq!(wrong("(`a_vs_b`) | 0.84 (0.65 to 0.86)").len(), 1);
         assert_eq!(wrong("`a_vs_b` 0.8, `c_vs_d` = 1.5"), ["`c_vs_d` is 1.4 in docs/performance.md, not 1.5"]);
+    }
+
+    #[test]
+    fn ratios_with_a_figure_are_headlines() {
+        let document =
+            "| WRITE: `a_vs_b` | 0.84 (0.64 to 0.86) |\nAlso `c_vs_d`, `a_vs_b` 0.8 and `c_vs_d` of 4 rounds.";
+        assert_eq!(headlines(document, &ratios(TABLE)), 2);
     }
 
     #[test]

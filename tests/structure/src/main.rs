@@ -6,8 +6,8 @@
 //! steps that name symbols which these files define, lists that stand in two places, tables of
 //! attacks and clauses with tests that run, no source file without a `mod` line, no test that
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
-//! from these rules, American spelling, widths of comments, and no seeds of proptest without their
-//! source file.
+//! from these rules, American spelling, widths of comments, sizes of folders, and no seeds of
+//! proptest without their source file.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -23,6 +23,7 @@ mod documents;
 mod figures;
 mod files;
 mod folder_map;
+mod folder_sizes;
 mod gates;
 mod graph;
 mod imports;
@@ -109,6 +110,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(widths::too_wide(workspace)?);
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
+    broken.extend(folder_sizes::too_large(&sources, &members));
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);

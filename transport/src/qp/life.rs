@@ -92,7 +92,7 @@ pub(super) struct SourcePort {
     /// Ports of past lives are refused before this time, in seconds: there are many of these.
     past_until: u32,
     /// The peer kept its port from one life to the next.
-    keeps: bool,
+    keeps_port: bool,
 }
 
 /// Port of this life.
@@ -144,7 +144,7 @@ impl SourcePort {
             PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
-        Self { past, keeps: self.keeps, ..Self::default() }
+        Self { past, keeps_port: self.keeps_port, ..Self::default() }
     }
 
     /// No packet was accepted in this life.
@@ -235,7 +235,7 @@ impl SourcePort {
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {
-            PortState::Unknown { doubts_until, asks, .. } if !self.keeps && self.past.contains(port) => {
+            PortState::Unknown { doubts_until, asks, .. } if !self.keeps_port && self.past.contains(port) => {
                 if *doubts_until == Nanos::NEVER {
                     (*doubts_until, *asks) = (now + PAST_PORT_DROP_TIME, true);
                 }
@@ -292,7 +292,7 @@ impl SourcePort {
                 false
             }
         };
-        self.keeps = self.past.contains(port);
+        self.keeps_port = self.past.contains(port);
         self.port = PortState::Known { port, buffers_from: if buffers_at_once { now } else { now + QUARANTINE } };
     }
 

@@ -40,12 +40,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_counts_from_the_turn_after_the_one_that_heard() {
+    fn it_counts_from_the_poll_iteration_after_that_of_the_nak() {
         let heard = RnrWait::Heard { polled_at: Nanos(100), delay: Nanos(50) };
-        let same_turn = heard.at(Nanos(100)).expect("no time has passed that is known");
-        assert_eq!(same_turn.deadline(), Nanos(101));
+        let same_iteration = heard.at(Nanos(100)).expect("no time has passed that is known");
+        assert_eq!(same_iteration.deadline(), Nanos(101));
         // The worker had lost its core: it learns the time only long after that poll iteration.
-        let counting = same_turn.at(Nanos(1000)).expect("the NAK may have come just now");
+        let counting = same_iteration.at(Nanos(1000)).expect("the NAK may have come just now");
         assert_eq!(counting.deadline(), Nanos(1050));
         assert!(counting.at(Nanos(1049)).is_some());
         assert!(counting.at(Nanos(1050)).is_none());

@@ -4,14 +4,14 @@
 
 use crate::clock::Nanos;
 
-/// Smoothed round-trip time and its variation.
+/// Smoothed round-trip time and its variation, in nanoseconds: one of more than 4 s counts as 4 s.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
-    smooth: Nanos,
-    variation: Nanos,
+    smooth: u32,
+    variation: u32,
     /// Recent minimum, and minimum of this epoch.
-    least: Nanos,
-    epoch_least: Nanos,
+    least: u32,
+    epoch_least: u32,
     /// Measurements of this epoch.
     samples: u8,
     /// Answers in a row that came too soon to be believed.
@@ -34,20 +34,20 @@ impl RoundTrip {
     /// Adds a measurement.
     pub(crate) fn add(&mut self, sample: Nanos) {
         // At least 1, because 0 means "none yet".
-        let sample = Nanos(sample.0.max(1));
+        let sample = u32::try_from(sample.0.max(1)).unwrap_or(u32::MAX);
         self.doubts = 0;
-        if self.smooth == Nanos(0) {
-            let (variation, least) = (Nanos(sample.0 / 2), sample);
+        if self.smooth == 0 {
+            let (variation, least) = (sample / 2, sample);
             *self = Self { smooth: sample, variation, least, epoch_least: sample, samples: 1, doubts: 0 };
             return;
         }
         // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for
         // the variation.
-        let off = sample.0.abs_diff(self.smooth.0);
-        self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
-        self.smooth = Nanos(self.smooth.0 - self.smooth.0 / 8 + sample.0 / 8);
+        let off = sample.abs_diff(self.smooth);
+        self.variation = self.variation - self.variation / 4 + off / 4;
+        self.smooth = self.smooth - self.smooth / 8 + sample / 8;
         if self.samples == EPOCH {
-            self.least = self.least + Nanos((self.epoch_least - self.least).0 / 4);
+            self.least += (self.epoch_least - self.least) / 4;
             (self.epoch_least, self.samples) = (sample, 0);
         }
         self.epoch_least = self.epoch_least.min(sample);
@@ -65,34 +65,35 @@ impl RoundTrip {
 
     /// Mean of recent measurements, the later ones with more weight; 0 before the first.
     pub(crate) const fn smooth(&self) -> Nanos {
-        self.smooth
+        Nanos(self.smooth as u64)
     }
 
     /// Recent minimum; 0 before the first measurement. An answer that arrives sooner after a packet
     /// does not answer that packet.
     pub(crate) fn least(&self) -> Nanos {
-        self.least
+        Nanos(self.least.into())
     }
 
     /// A lower bound for any answer, 0 before the first measurement: half of the minimum, because
     /// the measured packets may have waited in queues, and half of that for each
     /// [doubt](Self::doubt).
     pub(crate) fn soonest(&self) -> Nanos {
-        let bound = (self.least.0 / 2) >> self.doubts.min(DOUBTS_MAX);
-        Nanos(bound.max(u64::from(self.least > Nanos(0))))
+        let bound = (self.least / 2) >> self.doubts.min(DOUBTS_MAX);
+        Nanos(bound.max(u32::from(self.least > 0)).into())
     }
 
     /// Time within which most answers arrive.
     pub(crate) fn usual(&self) -> Nanos {
-        self.smooth + Nanos(self.variation.0.saturating_mul(2))
+        Nanos(u64::from(self.smooth) + 2 * u64::from(self.variation))
     }
 
     /// Time without an answer after which the packet, or its answer, was probably lost.
     pub(crate) fn patience(&self) -> Nanos {
-        if self.smooth == Nanos(0) {
+        if self.smooth == 0 {
             return UNKNOWN;
         }
-        self.smooth + self.smooth.max(Nanos(self.variation.0.saturating_mul(4)))
+        let smooth = u64::from(self.smooth);
+        Nanos(smooth + smooth.max(4 * u64::from(self.variation)))
     }
 }
 

@@ -111,8 +111,8 @@ impl Completer {
         let oldest = self.unacknowledged;
         let patience = self.selective.patience();
         let silence = patience.max(cx.base.recovery.probe_floor);
-        let complaint = self.nak.as_mut().filter(|complaint| complaint.psn == oldest);
-        let again = complaint.is_some_and(|complaint| complaint.is_repeated(cx.now, patience, silence));
+        let last_nak = self.nak.as_mut().filter(|nak| nak.psn == oldest);
+        let again = last_nak.is_some_and(|nak| nak.is_repeated(cx.now, patience, silence));
         if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
             return;
         }

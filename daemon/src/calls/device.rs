@@ -18,12 +18,12 @@ use roced_types::{
 };
 
 use super::{
-    super::{
-        refused::Refused,
-        session::SessionObjects,
-        unsealed::{QueueFile, kept},
-    },
-    CallHandler, CallReply, Registry, take_back, tell, with_charge,
+    CallHandler, CallReply, Registry,
+    refused::Refused,
+    session::SessionObjects,
+    take_back, tell,
+    unsealed::{QueueFile, kept},
+    with_charge,
 };
 use crate::{
     client_socket::connection::ClientProcess,

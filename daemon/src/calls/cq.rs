@@ -18,13 +18,11 @@ use roced_memory::{
 use roced_types::Cqn;
 
 use super::{
-    super::{
-        refused::Refused,
-        session::{ChannelObject, CqObject, check_limit, find},
-        unsealed::QueueFile,
-    },
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
+    refused::Refused,
+    session::{ChannelObject, CqObject, check_limit, find},
+    unsealed::QueueFile,
 };
 use crate::{accounts::ledger::Charge, worker::command::Command};
 

@@ -15,13 +15,11 @@ use roced_types::{QpSizes, Qpn, Srqn};
 use tracing::debug;
 
 use super::{
-    super::{
-        refused::Refused,
-        session::{SrqObject, check_limit, find},
-        unsealed::QueueFile,
-    },
     CallHandler, CallReply,
     mr::{check_unused, nothing},
+    refused::Refused,
+    session::{SrqObject, check_limit, find},
+    unsealed::QueueFile,
 };
 use crate::{
     accounts::ledger::Charge,

@@ -1,4 +1,4 @@
-//! Control calls: check, act, reply.
+//! Control calls of a session, and the objects that they make: check, act, reply.
 //!
 //! A call is executed completely or not at all: steps before a failed one are undone. Workers are
 //! told one after the other; each answers within a poll iteration.
@@ -9,8 +9,13 @@ mod device;
 mod mr;
 mod multicast;
 mod mw;
+mod nvidia;
+pub(crate) mod path;
 mod qp;
+pub(crate) mod refused;
+pub(crate) mod session;
 mod srq;
+mod unsealed;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
@@ -34,7 +39,7 @@ use tracing::error;
 
 pub use self::device::DeviceSetup;
 pub(crate) use self::device::OpenedDevice;
-use super::{
+use self::{
     path::Follower,
     refused::Refused,
     session::{Session, SessionObjects, SessionStage},

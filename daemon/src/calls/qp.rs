@@ -19,14 +19,12 @@ use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
 use tracing::debug;
 
 use super::{
-    super::{
-        path::{Follower, LifePort, Way},
-        refused::Refused,
-        session::{QpObject, check_limit, find},
-        unsealed::QueueFile,
-    },
     CallHandler, CallReply,
     mr::nothing,
+    path::{Follower, LifePort, Way},
+    refused::Refused,
+    session::{QpObject, check_limit, find},
+    unsealed::QueueFile,
 };
 use crate::{
     accounts::ledger::Charge,

@@ -10,12 +10,10 @@ use roced_types::{Qpn, address_of};
 use tracing::debug;
 
 use super::{
-    super::{
-        refused::Refused,
-        session::{QpObject, find},
-    },
     CallHandler, CallReply,
     mr::nothing,
+    refused::Refused,
+    session::{QpObject, find},
 };
 use crate::worker::command::Command;
 

@@ -9,13 +9,11 @@ use roced_types::{Pdn, QpAttributes, Qpn};
 use tracing::debug;
 
 use super::{
-    super::{
-        path::{Follower, LifePort, Way, Wish},
-        refused::Refused,
-        session::{AhObject, check_limit, find},
-    },
     CallHandler, CallReply,
     mr::nothing,
+    path::{Follower, LifePort, Way, Wish},
+    refused::Refused,
+    session::{AhObject, check_limit, find},
 };
 use crate::{
     accounts::ledger::Charge,

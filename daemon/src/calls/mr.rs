@@ -21,13 +21,11 @@ use roced_transport::mr::{Mr, Scope};
 use roced_types::{MemoryObjectId, Pdn, access};
 
 use super::{
-    super::{
-        nvidia,
-        refused::Refused,
-        session::{MemoryObject, MrObject, PdObject, check_limit, find},
-        unsealed::{UNSEALED, kept},
-    },
-    CallHandler, CallReply, with_charge,
+    CallHandler, CallReply, nvidia,
+    refused::Refused,
+    session::{MemoryObject, MrObject, PdObject, check_limit, find},
+    unsealed::{UNSEALED, kept},
+    with_charge,
 };
 use crate::{
     accounts::ledger::Charge,
@@ -84,7 +82,7 @@ impl CallHandler<'_, '_> {
         Ok((Handle { handle }, vec![fd]))
     }
 
-    pub(in crate::clients) fn map_memory(
+    pub(super) fn map_memory(
         &mut self,
         request: MapMemoryRequest,
         descriptor: Option<Descriptor>,
@@ -94,7 +92,7 @@ impl CallHandler<'_, '_> {
     }
 
     /// Maps memory of the client and registers a region in it.
-    pub(in crate::clients) fn map_and_reg_mr(
+    pub(super) fn map_and_reg_mr(
         &mut self,
         MapAndRegMrRequest { memory, region }: MapAndRegMrRequest,
         descriptor: Option<Descriptor>,

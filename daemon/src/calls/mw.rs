@@ -13,12 +13,10 @@ use roced_types::{BindWindow, Qpn, access};
 use tracing::debug;
 
 use super::{
-    super::{
-        refused::Refused,
-        session::{MrObject, MwKind, MwObject, QpObject, WindowBound, check_limit, find},
-    },
     CallHandler, CallReply,
     mr::nothing,
+    refused::Refused,
+    session::{MrObject, MwKind, MwObject, QpObject, WindowBound, check_limit, find},
 };
 use crate::{numbers::random, worker::command::Command};
 
