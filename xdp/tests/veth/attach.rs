@@ -59,6 +59,12 @@ fn another_program_is_left_alone() {
         }
         assert_eq!(pair.a.ip(&["-d", "link", "show", INTERFACE]), before, "and the first is untouched");
         drop(program);
+        // A process that another test begins has its link until it executes its program.
+        let begin = Instant::now();
+        while pair.a.has_program() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{first:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
     // One attached for good, as ip(8) does it.
     let object = tempfile::NamedTempFile::new().expect("a scratch file");
