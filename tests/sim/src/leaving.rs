@@ -221,12 +221,14 @@ impl Stream {
         let from = self.una_at_least;
         let waits = |message: &&Message| message.end() > from && message.first < possible;
         let brings = |message: &&Message| message.kind == Kind::Read;
-        let answered = self.messages.iter().filter(waits).filter(|message| message.kind.wants_answer());
+        let answered = self.messages.iter().filter(|message| message.kind.wants_answer());
+        // A repetition is answered whether the peer has had the answer before or not.
+        let is_owed = |message: &&Message| waits(message) || self.repeated.contains(&message.first);
         Left {
             certain,
             possible: possible.max(certain),
-            reads: answered.clone().any(|message| brings(&message)),
-            owed: answered.filter(|message| !brings(message)).count() as u64,
+            reads: answered.clone().filter(waits).any(|message| brings(&message)),
+            owed: answered.filter(|message| !brings(message)).filter(is_owed).count() as u64,
             ack: None,
             asked: 1,
             acks: 0,

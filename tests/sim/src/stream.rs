@@ -58,6 +58,8 @@ pub(crate) struct Stream {
     /// benefit of the doubt.
     pub(crate) una: u64,
     pub(crate) una_at_least: u64,
+    /// First PSNs of requests that the peer was given again, and has not answered since.
+    pub(crate) repeated: BTreeSet<u64>,
     /// The oldest of all was sent again as a question.
     pub(crate) asked_by_oldest: bool,
     /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers
@@ -175,6 +177,7 @@ impl Stream {
             frontier: start,
             una: start,
             una_at_least: start,
+            repeated: BTreeSet::new(),
             asked_by_oldest: false,
             acknowledged: start,
             answered: BTreeSet::new(),

@@ -148,6 +148,10 @@ impl World {
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
             (true, DropReason::OutOfOrderNoBuffer) => ends[1 - to].stream.on_not_held(seen),
+            (true, DropReason::Duplicate) => {
+                let stream = &mut ends[1 - to].stream;
+                stream.repeated.insert(stream.unwrap_psn(seen.psn));
+            }
             // Before the first packet of a life, and for a while in a later one, nothing is held.
             (true, DropReason::OutOfSequence) if holds => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::OutOfOrderNoBuffer | DropReason::ResponseGap) => {
@@ -284,6 +288,9 @@ impl World {
         if connection.settings.service.is_reliable() && fate.disturbs() {
             let stream = &mut connection.ends[known.requester].stream;
             stream.on_disturbed(known.psn);
+        }
+        if known.brings {
+            connection.ends[known.requester].stream.repeated.remove(&known.psn);
         }
         if known.brings && (fate.lost || fate.corrupt || fate.late + fate.detour > 0) {
             let arrives_at = self.now + fate.under_way + self.network.grid();
