@@ -59,11 +59,11 @@ named_counters! {
     /// Counters of congestion. An endpoint has them, not each queue pair: an idle queue pair shall
     /// cost little memory.
     NotificationCount, NotificationCounters {
-        /// Packets received with the mark of a congested switch, of any kind.
+        /// Packets received with the mark of a congested switch that were not refused, of any kind.
         Marked "np_ecn_marked_roce_packets",
         /// CNPs sent.
         Sent "np_cnp_sent",
-        /// CNPs not sent because too few packets had been received for one more.
+        /// Marked packets that caused no CNP because too few packets had been received for one more.
         Suppressed "cnp_sent_suppressed",
         /// CNPs received without an effect.
         Ignored "rp_cnp_ignored",
@@ -208,9 +208,10 @@ mod tests {
     /// The clock of a queue pair has 31 bits: no quiet time makes it wait for long.
     #[test]
     fn a_mark_after_any_quiet_time_is_due_within_milliseconds() {
-        for begin in [0, 7_000_000_000, 4_294_967_295_000, u64::MAX / 2] {
+        for begin in [0, 7_000_000_000, 2_147_483_648_000, 4_294_967_295_000, u64::MAX / 2] {
             let mut point = NotificationPoint::default();
             point.on_sent(Nanos(begin), Nanos::from_micros(50));
+            assert!(!point.is_due(Nanos(begin + 49_000)), "{begin}");
             for quiet in (0..u64::from(u32::MAX)).step_by(1 << 22).chain([60, 4_294_967_290, 4_294_967_300]) {
                 let at = Nanos(begin + quiet.max(60) * 1000);
                 assert!(point.is_due(at) || point.is_due(at + Nanos::from_micros(4100)), "{begin} {quiet}");

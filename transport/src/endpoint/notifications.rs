@@ -88,7 +88,9 @@ impl Endpoint {
     /// Counts a CNP among those that are ignored, if it is whole, and passes on why it was refused.
     #[cold]
     pub(super) fn refuse_notification(&mut self, packet: &Packet<'_>, reason: DropReason) -> DropReason {
-        if packet.info.service == Service::Cnp && packet.check_integrity().is_ok() {
+        // A wrong ICRC was seen already, and a denied network is not worth a sum.
+        let may_be_whole = !matches!(reason, DropReason::BadIcrc | DropReason::DeniedSource);
+        if packet.info.service == Service::Cnp && may_be_whole && packet.check_integrity().is_ok() {
             self.notifications.counters.count(NotificationCount::Ignored);
         }
         reason

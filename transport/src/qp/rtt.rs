@@ -56,9 +56,8 @@ impl RoundTrip {
     }
 
     /// Notes an answer that came sooner than [`Self::soonest`]: either it is that of an earlier
-    /// transmission, or the path has become shorter. Until one is
-    /// measured, each lowers the bound to a half: if it was the path, further answers are as early,
-    /// and soon one is believed.
+    /// transmission, or the path has become shorter. Until one is measured, each lowers the bound to a
+    /// half: if it was the path, further answers are as early, and soon one is believed.
     pub(crate) fn doubt(&mut self) {
         self.doubts = self.doubts.saturating_add(1);
     }
