@@ -243,7 +243,7 @@ impl ConnectionService {
         self.flush(environment);
     }
 
-    /// Peers have not answered yet that connections end.
+    /// Number of connections that end with a peer that has not answered yet.
     pub(crate) fn disconnecting(&self) -> usize {
         self.ids.connections().disconnecting()
     }

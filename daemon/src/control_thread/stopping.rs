@@ -2,15 +2,15 @@
 //!
 //! | step | at most |
 //! |---|---|
-//! | a worker does not answer: each one | [`ANSWER_TIMEOUT`], 2 s |
+//! | one worker does not answer | [`ANSWER_TIMEOUT`], 2 s |
 //! | peers hear of the end and answer, until a second signal | [`DISCONNECTING_MAX`] and half a second |
 //! | posted work of ended programs is sent | `LAST_WORK_TIME_MAX`, 1 s |
 //! | objects are destroyed, queues closed, XDP programs detached | 20 s, a guess |
 //! | the log is written | `FLUSH_MAX`, 1 s |
 //!
 //! Objects are a hundred thousand with the default limits, each a round trip to every worker.
-//! `TimeoutStopSec` of `config/roced.service` has room for the sum; a test compares. A daemon that
-//! systemd kills has told its peers before, and the kernel takes back the rest.
+//! `TimeoutStopSec` of `config/roced.service` has room for the sum; a test compares. Further workers
+//! that do not answer take 2 s each, and the daemon aborts itself. A daemon that systemd kills has told its peers before, and the kernel takes back the rest.
 //!
 //! [`ANSWER_TIMEOUT`]: crate::worker::workers::ANSWER_TIMEOUT
 

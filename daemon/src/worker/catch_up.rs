@@ -1,9 +1,11 @@
 //! Frames before timers, after a worker stood still: its process was stopped, its virtual machine
 //! paused, its core given to others.
 //!
-//! Answers that came meanwhile wait in the rings. There may be more frames than a poll iteration
-//! takes, and the timers of queue pairs with answers behind those would fire first: a
-//! retry would be spent, and a connection without retries would fail, with the answer at hand.
+//! Answers that came meanwhile wait in the rings of its NIC queues, and in packet buffers that
+//! other workers forwarded. There may be more frames than a poll iteration takes, and the timers of
+//! queue pairs with answers behind those would fire first: a retry would be spent, and a connection
+//! without retries would fail, with the answer at hand. Frames that another worker has not
+//! forwarded yet, or a driver not delivered, are not known here, and are not waited for.
 
 use roced_transport::clock::Nanos;
 
@@ -24,19 +26,18 @@ pub(super) struct CatchUp {
     until: Nanos,
     /// A queue gave as many frames as one iteration takes: there may be more.
     is_behind: bool,
-    /// Timers did not fire in the last iteration.
-    held: bool,
 }
 
 impl CatchUp {
     pub(super) const fn new(now: Nanos) -> Self {
-        Self { polled_at: now, until: Nanos(0), is_behind: false, held: false }
+        Self { polled_at: now, until: Nanos(0), is_behind: false }
     }
 
     /// A poll iteration begins.
     #[inline]
     pub(super) fn on_poll(&mut self, now: Nanos) {
-        if now - self.polled_at > PAUSE && !self.held {
+        // While timers are held, further pauses prolong nothing.
+        if now - self.polled_at > PAUSE && !self.holds_timers() {
             self.until = now + HOLD_MAX;
         }
         (self.polled_at, self.is_behind) = (now, false);
@@ -50,9 +51,8 @@ impl CatchUp {
 
     /// All frames of this iteration were taken: whether timers wait for those of the next.
     #[inline]
-    pub(super) fn holds_timers(&mut self) -> bool {
-        self.held = self.is_behind && self.polled_at < self.until;
-        self.held
+    pub(super) fn holds_timers(&self) -> bool {
+        self.is_behind && self.polled_at < self.until
     }
 }
 
