@@ -13,14 +13,17 @@ const DUPLICATE: &str = "duplicate key";
 /// The message for the parser's error at `offset`, in `line` of the text.
 pub(super) fn explained(text: &str, line: &Range<usize>, offset: usize, message: &str) -> String {
     let written = &text[line.clone()];
-    if message == DUPLICATE {
+    let is_value = written.find('=').is_some_and(|at| offset > line.start + at);
+    if message == DUPLICATE && !is_value {
         return duplicate(text, line);
     }
     match written.split_once('=') {
-        Some((key, value)) if offset > line.start + key.len() => {
+        Some((key, value)) if is_value => {
             let value = value.split('#').next().unwrap_or("").trim();
             let is_word = |letter: char| letter.is_alphanumeric() || "_-./:".contains(letter);
-            if value.is_empty() || !value.chars().all(is_word) {
+            // One that begins with a digit is a number with a mistake, which the parser names.
+            let is_text = value.starts_with(|first: char| first.is_alphabetic() || "_/.".contains(first));
+            if !is_text || !value.chars().all(is_word) {
                 return excerpt(message);
             }
             let (key, value) = (excerpt(key.trim()), excerpt(value));
