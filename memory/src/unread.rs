@@ -115,7 +115,8 @@ impl UnreadDescriptors {
             empty.extend(pool.look_at(uid));
         }
         for _ in 0..LOOKS {
-            let Some(uid) = pool.next_user() else { break };
+            // The sockets of this user were looked at just now.
+            let Some(uid) = pool.next_user().filter(|next| *next != uid || pool.ended.len() > 1) else { break };
             pool.last = uid;
             empty.extend(pool.look_at(uid));
         }
