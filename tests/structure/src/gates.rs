@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
-use toml::Value;
+use toml::{Table, Value};
 
 use crate::{crates::Member, files::Sources};
 
@@ -47,6 +47,15 @@ const STEPS: [(&str, &[&str]); 4] = [
     ),
 ];
 
+/// Lints that the workspace denies.
+const DENIED: [(&str, &str); 5] = [
+    ("rust", "unsafe_code"),
+    ("clippy", "undocumented_unsafe_blocks"),
+    ("clippy", "dbg_macro"),
+    ("clippy", "todo"),
+    ("clippy", "unimplemented"),
+];
+
 /// Written in two parts, because this file is a source as well.
 const ALLOWED_UNSAFE: &str = concat!("allow(unsafe", "_code");
 
@@ -68,6 +77,8 @@ pub(crate) fn faults(workspace: &Path, members: &[Member], sources: &Sources) ->
             .filter(|member| !has_lints(member))
             .map(|member| format!("{}/Cargo.toml: no lints of the workspace: [lints] workspace = true", member.folder)),
     );
+    let manifest = fs::read_to_string(workspace.join("Cargo.toml")).context("Cargo.toml")?;
+    faults.extend(missing_lints(&manifest.parse().context("Cargo.toml")?));
     let allows = sources.iter().filter(|(_, text)| text.contains(ALLOWED_UNSAFE));
     faults.extend(allows.map(|(file, _)| {
         format!("{}: {ALLOWED_UNSAFE}): unsafe code is expected, #![expect(unsafe_code, reason = ...)]", file.display())
@@ -78,6 +89,13 @@ pub(crate) fn faults(workspace: &Path, members: &[Member], sources: &Sources) ->
 fn missing_steps(file: &str, text: &str, steps: &[&str]) -> Vec<String> {
     let has = |step: &str| text.lines().any(|line| line.trim() == step);
     steps.iter().filter(|step| !has(step)).map(|step| format!("{file}: no line '{step}'")).collect()
+}
+
+fn missing_lints(manifest: &Table) -> Vec<String> {
+    let lints = manifest.get("workspace").and_then(|workspace| workspace.get("lints"));
+    let level = |group: &str, lint: &str| lints.and_then(|lints| lints.get(group)?.get(lint)?.as_str());
+    let missing = DENIED.into_iter().filter(|(group, lint)| level(group, lint) != Some("deny"));
+    missing.map(|(group, lint)| format!("Cargo.toml: [workspace.lints.{group}] does not deny {lint}")).collect()
 }
 
 fn has_lints(member: &Member) -> bool {
@@ -103,6 +121,19 @@ mod tests {
     fn a_crate_has_the_lints_of_the_workspace() {
         let found = ["[lints]\nworkspace = true", "[lints]\nworkspace = false", "[package]\nname = \"a\""];
         assert_eq!(found.map(|manifest| has_lints(&member(manifest))), [true, false, false]);
+    }
+
+    #[test]
+    fn the_workspace_denies_its_lints() {
+        let denied = "[workspace.lints.rust]\nunsafe_code = \"deny\"\n[workspace.lints.clippy]\n\
+                      undocumented_unsafe_blocks = \"warn\"\ndbg_macro = \"deny\"\ntodo = \"deny\"";
+        assert_eq!(
+            missing_lints(&denied.parse().expect("valid")),
+            [
+                "Cargo.toml: [workspace.lints.clippy] does not deny undocumented_unsafe_blocks",
+                "Cargo.toml: [workspace.lints.clippy] does not deny unimplemented",
+            ]
+        );
     }
 
     #[test]
