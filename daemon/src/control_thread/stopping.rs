@@ -9,8 +9,9 @@
 //! | the log is written | `FLUSH_MAX`, 1 s |
 //!
 //! Objects are a hundred thousand with the default limits, each a round trip to every worker.
-//! `TimeoutStopSec` of `config/roced.service` has room for the sum; a test compares. Further workers
-//! that do not answer take 2 s each, and the daemon aborts itself. A daemon that systemd kills has told its peers before, and the kernel takes back the rest.
+//! `TimeoutStopSec` of `config/roced.service` has room for the sum; a test compares. Further
+//! workers that do not answer take 2 s each, and the daemon aborts itself. A daemon that systemd
+//! kills has told its peers before, and the kernel takes back the rest.
 //!
 //! [`ANSWER_TIMEOUT`]: crate::worker::workers::ANSWER_TIMEOUT
 
