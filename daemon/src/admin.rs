@@ -33,6 +33,7 @@ use roced_memory::{
     users::{SharedFd, UserAccount, UserAccounts},
 };
 use roced_report::{Problem, Question};
+use roced_types::AccountId;
 
 use self::access::AdminAccess;
 
@@ -160,7 +161,7 @@ impl Admin {
         }
         let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { return };
         let refusal = (!self.access.allows(&stream, credentials)).then(|| self.access.describe());
-        let user = self.users.user(credentials.uid());
+        let user = self.users.account(AccountId(credentials.uid()));
         let stream = SharedFd::new(stream.into(), Some(user.clone()));
         let number = self.next;
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
@@ -220,7 +221,7 @@ impl AdminConnection {
             let line: Vec<u8> = self.question.drain(..=end).collect();
             self.answer = answer_line(&line, |question| match &self.refusal {
                 Some(problem) => Err(Problem { problem: problem.clone() }),
-                None => answer(question, self.user.uid()),
+                None => answer(question, self.user.id().0),
             });
             self.sent = 0;
             if !self.write()? {

@@ -54,7 +54,7 @@ use roced_transport::{
     io::App as _,
     mr::{Mr, MrKey, MrTable, Right, Scope},
 };
-use roced_types::{MemoryObjectId, Pdn, WorkerId, access, state};
+use roced_types::{AccountId, MemoryObjectId, Pdn, WorkerId, access, state};
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone,
     pair::{Pair, pattern},
@@ -641,7 +641,8 @@ fn released_memory_is_written_before_and_not_after() {
     let descriptors = [own.as_raw_fd()];
     let message = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None).expect("room");
-    let incoming = descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().user(1)).expect("a message");
+    let incoming =
+        descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().account(AccountId(1))).expect("a message");
     let mut incoming = incoming.expect("its user has none in closing");
     let copies = CopyThread::new(incoming.descriptors.remove(0)).expect("a thread");
 

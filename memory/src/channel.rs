@@ -211,7 +211,7 @@ mod tests {
         time::{ClockId, clock_gettime},
     };
     use roced_abi::layout::{CqLayout, armed};
-    use roced_types::SessionId;
+    use roced_types::{AccountId, SessionId};
 
     use super::*;
     use crate::{
@@ -225,7 +225,7 @@ mod tests {
 
     /// Of a user of its own.
     fn channel(users: &UserAccounts, uid: u32) -> (Arc<CqChannel>, Arc<CqEvents>, OwnedFd) {
-        let (ours, theirs) = CqChannel::create(Some(users.user(uid))).expect("a socket pair");
+        let (ours, theirs) = CqChannel::create(Some(users.account(AccountId(uid)))).expect("a socket pair");
         let layout = CqLayout::new(4, 1).expect("small");
         let (rings, _memfd) = new_cq(CQN, SessionId(1), layout, Some(&ours), Room::default()).expect("a memfd");
         (ours, rings[0].events(), theirs)
@@ -294,17 +294,17 @@ mod tests {
         let took = computed() - before;
         assert!(took < Duration::from_millis(10), "{took:?}");
         receive_all(&theirs, 20);
-        assert_eq!(users.slow_wakes().into_keys().collect::<Vec<_>>(), [1]);
+        assert_eq!(users.slow_wakes().into_keys().collect::<Vec<_>>(), [AccountId(1)]);
         drop(waiters);
 
         let (ours, queue, theirs) = channel(&users, 1);
         ours.notify(&queue, CompletionRequest::Any);
-        assert!(users.user(1).waking().is_distrusted(), "the user is, for a minute");
+        assert!(users.account(AccountId(1)).waking().is_distrusted(), "the user is, for a minute");
         receive_all(&theirs, 1);
         let (ours, queue, theirs) = channel(&users, 2);
         ours.notify(&queue, CompletionRequest::Any);
         receive_all(&theirs, 1);
-        assert!(!users.user(2).waking().is_distrusted());
+        assert!(!users.account(AccountId(2)).waking().is_distrusted());
     }
 
     /// In a process of its own, because the limit is that of the process.
@@ -320,7 +320,7 @@ mod tests {
         thread::sleep(Duration::from_millis(150));
         ours.notify(&queue, CompletionRequest::Any);
         let (done, is_done) = std::sync::mpsc::channel();
-        users.user(1).waking().add(move || done.send(thread::current().id()).expect("it is waited for"));
+        users.account(AccountId(1)).waking().add(move || done.send(thread::current().id()).expect("it is waited for"));
         users.begin_missing_threads();
         assert!(users.are_threads_missing(), "nor this time");
         assert!(is_done.try_recv().is_err(), "the thread that asks does not do it");
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn events_in_many_destroyed_channels_are_known_until_they_are_taken() {
         let users = UserAccounts::default();
-        let user = users.user(1);
+        let user = users.account(AccountId(1));
         let fill = |channels: u32| -> Vec<_> {
             let made = (0..channels).map(|_| CqChannel::create(Some(user.clone())).expect("a socket pair"));
             made.map(|(ours, theirs)| {
@@ -391,7 +391,7 @@ mod tests {
         assert!(!user.leaves_much_unread());
         let last = fill(1);
         eventually("one more", &|| user.leaves_much_unread());
-        assert!(!users.user(2).leaves_much_unread());
+        assert!(!users.account(AccountId(2)).leaves_much_unread());
         receive_all(&last[0], 1);
         drop(some);
         eventually("they are closed", &|| !user.leaves_much_unread());

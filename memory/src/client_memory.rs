@@ -194,6 +194,8 @@ mod tests {
     };
     use proptest::prelude::*;
 
+    use roced_types::AccountId;
+
     use super::*;
     use crate::{first_touch, mapping::has_no_holes_to_come, quota::Quota, users::UserAccounts};
 
@@ -335,7 +337,7 @@ mod tests {
         const BYTES: usize = 20_011 << 12;
         let quota = Quota::new(10, 10).unmapped_by(UserAccounts::default());
         let seen = Arc::new((OnceLock::new(), OnceLock::new()));
-        let room = quota.take(1, 1).expect("room").with_charge(Box::new(Witness(Arc::clone(&seen))));
+        let room = quota.take(AccountId(1), 1).expect("room").with_charge(Box::new(Witness(Arc::clone(&seen))));
         let (memory, fd) = ClientMemory::create(BYTES as u64, room).expect("room");
         let start = memory.at(0, 1).as_ptr().addr();
         // The end goes first; the beginning is mapped until the last piece.

@@ -435,6 +435,8 @@ mod tests {
 
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, socketpair};
 
+    use roced_types::AccountId;
+
     use super::*;
     use crate::users::UserAccounts;
 
@@ -474,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_ends_leaves_nothing_to_a_thread_in_a_long_walk() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let walk = long_walk(&user);
         let (socket, theirs) = pair(&user);
         let (mut watch, fd) = watched();
@@ -491,7 +493,7 @@ mod tests {
     /// seen.
     #[test]
     fn descriptors_that_were_taken_go_with_their_socket() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let (socket, theirs) = pair(&user);
         let (mut watch, fd) = watched();
         let rights = [ControlMessage::ScmRights(&[fd.as_raw_fd()])];
@@ -506,7 +508,7 @@ mod tests {
 
     #[test]
     fn so_many_messages_wait_and_are_sent_in_order() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let walk = long_walk(&user);
         let (socket, theirs) = pair(&user);
         let reports = ThreadReports::new().expect("an eventfd");
@@ -539,21 +541,21 @@ mod tests {
     #[test]
     fn a_client_leaves_few_descriptors_unread() {
         let users = UserAccounts::default();
-        let (socket, theirs) = pair(&users.user(1));
+        let (socket, theirs) = pair(&users.account(AccountId(1)));
         let sent = (0..20).take_while(|_| reply(&socket, 60) == SentMessage::Yes).count();
-        assert_eq!((sent, users.user(1).unread()), (4, 240));
+        assert_eq!((sent, users.account(AccountId(1)).unread()), (4, 240));
         (0..sent).for_each(|_| assert_eq!(received(&theirs), Some(1)));
         socket.send_waiting();
         eventually("there is room", || socket.sending() == SendingState::Idle);
         assert_eq!(reply(&socket, 1), SentMessage::Yes);
-        let unread = users.user(1).unread();
+        let unread = users.account(AccountId(1)).unread();
         assert!(unread <= 61, "{unread}: all but the last ones were received");
     }
 
     #[test]
     fn descriptors_that_ended_sessions_left_unread_count_until_they_are_closed() {
         let users = UserAccounts::default();
-        let user = users.user(1);
+        let user = users.account(AccountId(1));
         let theirs: Vec<_> = (0..6)
             .map(|_| {
                 let (socket, theirs) = pair(&user);
@@ -581,7 +583,7 @@ mod tests {
     #[test]
     fn a_user_with_unread_replies_in_many_ended_sockets_is_known() {
         let users = UserAccounts::default();
-        let user = users.user(1);
+        let user = users.account(AccountId(1));
         let theirs: Vec<_> = (0..256)
             .map(|_| {
                 let (socket, theirs) = pair(&user);
@@ -590,7 +592,7 @@ mod tests {
             })
             .collect();
         eventually("all were ended", || user.leaves_much_unread());
-        assert!(!users.user(2).leaves_much_unread());
+        assert!(!users.account(AccountId(2)).leaves_much_unread());
         drop(theirs);
         eventually("they are closed", || !user.leaves_much_unread());
     }

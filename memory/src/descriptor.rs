@@ -302,6 +302,8 @@ mod tests {
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
+    use roced_types::AccountId;
+
     use super::*;
     use crate::users::UserAccounts;
 
@@ -313,10 +315,20 @@ mod tests {
     fn only_files_in_memory_are_taken() {
         let made = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).expect("a memfd");
         let again = File::open(format!("/proc/self/fd/{}", made.as_raw_fd())).expect("to read");
-        assert!(descriptor(made, UserAccounts::default().user(1)).into_shared_file().expect("it is").writable);
-        assert!(!descriptor(again.into(), UserAccounts::default().user(1)).into_shared_file().expect("it is").writable);
+        assert!(
+            descriptor(made, UserAccounts::default().account(AccountId(1))).into_shared_file().expect("it is").writable
+        );
+        assert!(
+            !descriptor(again.into(), UserAccounts::default().account(AccountId(1)))
+                .into_shared_file()
+                .expect("it is")
+                .writable
+        );
         let refused = |fd: OwnedFd| {
-            descriptor(fd, UserAccounts::default().user(1)).into_shared_file().map(drop).expect_err("it is refused")
+            descriptor(fd, UserAccounts::default().account(AccountId(1)))
+                .into_shared_file()
+                .map(drop)
+                .expect_err("it is refused")
         };
         assert_eq!(refused(File::open("/proc/self/maps").expect("there").into()), Errno::EINVAL);
         let path = nix::fcntl::open("/dev/shm", OFlag::O_PATH, nix::sys::stat::Mode::empty()).expect("there");
@@ -325,7 +337,7 @@ mod tests {
 
     #[test]
     fn other_files_are_closed_by_threads_that_count() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let file = || File::open("/proc/self/maps").expect("there").into();
         drop((descriptor(file(), user.clone()), descriptor(file(), user.clone())));
         let begin = Instant::now();

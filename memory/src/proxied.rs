@@ -238,7 +238,7 @@ mod tests {
     };
 
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-    use roced_types::WorkerId;
+    use roced_types::{AccountId, WorkerId};
 
     use super::*;
     use crate::{
@@ -276,8 +276,8 @@ mod tests {
     #[test]
     fn a_process_that_ends_while_peers_reach_it_is_not_at_fault() {
         let (mut child, stack) = process();
-        let copy_thread =
-            CopyThread::new(passed(child.id(), &UserAccounts::default().user(1))).expect("memory of a process");
+        let copy_thread = CopyThread::new(passed(child.id(), &UserAccounts::default().account(AccountId(1))))
+            .expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
         let mut poll = PollId::first(WorkerId(0));
@@ -299,7 +299,7 @@ mod tests {
     /// iteration is charged.
     #[test]
     fn very_many_small_pieces_in_a_poll_are_charged() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn threads_of_a_user_with_too_many_silent_ones_are_not_awaited() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");

@@ -11,6 +11,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use roced_types::AccountId;
+
 use super::{
     held_charge::HeldCharge,
     mapping::Leftover,
@@ -56,7 +58,7 @@ struct MappingCounts {
     most: u32,
     most_of_a_user: u32,
     all: u32,
-    users: BTreeMap<u32, u32>,
+    accounts: BTreeMap<AccountId, u32>,
 }
 
 impl Quota {
@@ -82,13 +84,13 @@ impl Quota {
     }
 
     fn with_threads(most: u32, most_of_a_user: u32, users: Option<UserAccounts>) -> Self {
-        let counts = Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() });
+        let counts = Mutex::new(MappingCounts { most, most_of_a_user, all: 0, accounts: BTreeMap::new() });
         Self(Arc::new(QuotaState { counts, leftovers: Mutex::default(), users }))
     }
 
-    /// The account of a user that has threads.
-    pub fn user(&self, uid: u32) -> Option<UserAccount> {
-        self.0.users.as_ref().map(|users| users.user(uid))
+    /// The account, if its user has threads.
+    pub fn account(&self, account: AccountId) -> Option<UserAccount> {
+        self.0.users.as_ref().map(|users| users.account(account))
     }
 
     /// A call of this user may be refused for mappings that its threads are about to unmap.
@@ -98,18 +100,18 @@ impl Quota {
             return false;
         }
         let counts = self.counts();
-        let of_user = counts.users.get(&user.uid()).copied().unwrap_or(0);
+        let of_user = counts.accounts.get(&user.id()).copied().unwrap_or(0);
         of_user + OF_A_COPY_THREAD > counts.most_of_a_user || counts.all + OF_A_COPY_THREAD > counts.most
     }
 
-    /// Room for so many mappings of user `uid`.
-    pub fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
+    /// Room for so many mappings of this account.
+    pub fn take(&self, account: AccountId, mappings: u32) -> Result<Room, QuotaExceeded> {
         self.unmap_leftovers();
-        if let Some(debt) = self.user(uid).filter(|_| mappings > 0).and_then(|user| user.stall_debt()) {
+        if let Some(debt) = self.account(account).filter(|_| mappings > 0).and_then(|user| user.stall_debt()) {
             return Err(QuotaExceeded::Stalled(u32::try_from(debt.as_millis() + 1).unwrap_or(u32::MAX)));
         }
         let mut counts = self.counts();
-        let of_user = counts.users.get(&uid).copied().unwrap_or(0);
+        let of_user = counts.accounts.get(&account).copied().unwrap_or(0);
         if mappings > counts.most_of_a_user.saturating_sub(of_user) {
             return Err(QuotaExceeded::OfUser(counts.most_of_a_user));
         }
@@ -120,9 +122,9 @@ impl Quota {
             return Ok(Room::default());
         }
         counts.all += mappings;
-        counts.users.insert(uid, of_user + mappings);
+        counts.accounts.insert(account, of_user + mappings);
         drop(counts);
-        Ok(Room { taken: Some(Taken { quota: self.clone(), uid, mappings }), _charge: None })
+        Ok(Room { taken: Some(Taken { quota: self.clone(), account, mappings }), _charge: None })
     }
 
     fn counts(&self) -> MutexGuard<'_, MappingCounts> {
@@ -164,13 +166,14 @@ impl Room {
 
     /// Room for no mapping, in the same quota.
     pub(crate) fn uncounted(&self) -> Self {
-        let uncounted = |Taken { quota, uid, .. }: &Taken| Taken { quota: quota.clone(), uid: *uid, mappings: 0 };
+        let uncounted =
+            |Taken { quota, account, .. }: &Taken| Taken { quota: quota.clone(), account: *account, mappings: 0 };
         Self { taken: self.taken.as_ref().map(uncounted), _charge: None }
     }
 
     /// The user, if it has threads that unmap.
     pub(crate) fn user(&self) -> Option<UserAccount> {
-        self.taken.as_ref().and_then(|Taken { quota, uid, .. }| quota.user(*uid))
+        self.taken.as_ref().and_then(|Taken { quota, account, .. }| quota.account(*account))
     }
 
     /// Keeps a range that cannot be unmapped now, with its room, for later. A range that counts for
@@ -190,7 +193,7 @@ struct CarriedCharge {
 #[derive(Debug)]
 struct Taken {
     quota: Quota,
-    uid: u32,
+    account: AccountId,
     mappings: u32,
 }
 
@@ -201,10 +204,10 @@ impl Drop for Taken {
         }
         let mut counts = self.quota.counts();
         counts.all -= self.mappings;
-        let of_user = counts.users.get_mut(&self.uid).expect("counted when it was taken");
+        let of_user = counts.accounts.get_mut(&self.account).expect("counted when it was taken");
         *of_user -= self.mappings;
         if *of_user == 0 {
-            counts.users.remove(&self.uid);
+            counts.accounts.remove(&self.account);
         }
     }
 }
@@ -216,17 +219,17 @@ mod tests {
     #[test]
     fn a_user_has_a_share_and_all_have_no_more_than_there_is() {
         let quota = Quota::new(10, 6);
-        let refused = |uid, mappings| quota.take(uid, mappings).map(drop).expect_err("too many");
-        let first = quota.take(1, 5).expect("below its share");
+        let refused = |account, mappings| quota.take(AccountId(account), mappings).map(drop).expect_err("too many");
+        let first = quota.take(AccountId(1), 5).expect("below its share");
         assert_eq!(refused(1, 2), QuotaExceeded::OfUser(6));
-        let last = quota.take(1, 1).expect("the last one of its share");
+        let last = quota.take(AccountId(1), 1).expect("the last one of its share");
         assert_eq!(refused(1, 1), QuotaExceeded::OfUser(6));
-        let others = quota.take(2, 4).expect("the rest");
+        let others = quota.take(AccountId(2), 4).expect("the rest");
         assert_eq!(refused(2, 1), QuotaExceeded::OfAll(10));
         drop((first, others));
-        let again = quota.take(2, 6).expect("room again");
+        let again = quota.take(AccountId(2), 6).expect("room again");
         drop((last, again));
-        assert!(quota.counts().users.is_empty() && quota.counts().all == 0);
+        assert!(quota.counts().accounts.is_empty() && quota.counts().all == 0);
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Drop for AbandonedThread {
 
 #[cfg(test)]
 mod tests {
-    use roced_types::WorkerId;
+    use roced_types::{AccountId, WorkerId};
 
     use super::*;
     use crate::users::UserAccounts;
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
-        let user = UserAccounts::default().user(1);
+        let user = UserAccounts::default().account(AccountId(1));
         let stall_budget = user.stall_budget().expect("all of it");
         let poll = PollId::first(WorkerId(0));
         let mut given_up: Vec<_> =
@@ -276,10 +276,10 @@ mod tests {
     #[test]
     fn a_new_session_does_not_bring_a_new_budget() {
         let users = UserAccounts::default();
-        let stall_budget = users.user(1).stall_budget().expect("all of it");
+        let stall_budget = users.account(AccountId(1)).stall_budget().expect("all of it");
         assert!(stall_budget.spend(stall_budget.next_look(), FREE_PER_POLL + BUDGET_MAX / 4 * 3));
         drop(stall_budget);
-        assert!(users.user(1).stall_budget().is_none());
-        assert!(users.user(2).stall_budget().is_some(), "another user's is another");
+        assert!(users.account(AccountId(1)).stall_budget().is_none());
+        assert!(users.account(AccountId(2)).stall_budget().is_some(), "another user's is another");
     }
 }

@@ -14,6 +14,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use roced_types::AccountId;
+
 use super::held_charge::HeldCharge;
 
 /// Most unread descriptors of one socket. A reply has 66 at most.
@@ -38,10 +40,10 @@ pub(crate) struct UnreadDescriptors(Mutex<UnreadPool>);
 
 #[derive(Debug, Default)]
 struct UnreadPool {
-    by_user: BTreeMap<u32, u32>,
-    ended: BTreeMap<u32, EndedOfUser>,
+    by_account: BTreeMap<AccountId, u32>,
+    ended: BTreeMap<AccountId, EndedOfUser>,
     /// The user that was looked at last in turn.
-    last: u32,
+    last: AccountId,
 }
 
 /// Sockets of ended sessions and channels of one user.
@@ -56,7 +58,7 @@ struct EndedOfUser {
 /// Socket of a session or channel that has ended: the other end has replies or events.
 #[derive(Debug)]
 pub(crate) struct EndedSocket {
-    pub(crate) uid: u32,
+    pub(crate) account: AccountId,
     pub(crate) fd: OwnedFd,
     /// Descriptors in the replies.
     pub(crate) count: u32,
@@ -68,9 +70,9 @@ pub(crate) struct EndedSocket {
 
 impl EndedSocket {
     /// Nothing more is sent into it.
-    pub(crate) fn new(uid: u32, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) -> Self {
+    pub(crate) fn new(account: AccountId, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) -> Self {
         let bytes = unread_cost(&fd).unwrap_or(0);
-        Self { uid, fd, count, charge, bytes }
+        Self { account, fd, count, charge, bytes }
     }
 }
 
@@ -81,85 +83,87 @@ impl UnreadDescriptors {
 
     /// Counts so many more of the user, where all users have `all`. False if that is more than its
     /// share: three quarters of those that others leave.
-    pub(crate) fn charge(&self, all: u64, uid: u32, count: u32) -> bool {
+    pub(crate) fn charge(&self, all: u64, account: AccountId, count: u32) -> bool {
         let mut pool = self.pool();
-        let own = pool.by_user.get(&uid).copied().unwrap_or(0);
-        let others = pool.by_user.values().map(|&count| u64::from(count)).sum::<u64>() - u64::from(own);
+        let own = pool.by_account.get(&account).copied().unwrap_or(0);
+        let others = pool.by_account.values().map(|&count| u64::from(count)).sum::<u64>() - u64::from(own);
         let fits = u64::from(own) + u64::from(count) <= all.saturating_sub(others) / 4 * 3;
         if fits {
-            *pool.by_user.entry(uid).or_default() += count;
+            *pool.by_account.entry(account).or_default() += count;
         }
         fits
     }
 
     /// So many of the user were received, or were not sent.
-    pub(crate) fn release(&self, uid: u32, count: u32) {
-        self.pool().release(uid, count);
+    pub(crate) fn release(&self, account: AccountId, count: u32) {
+        self.pool().release(account, count);
     }
 
     /// Keeps a socket of a session that has ended.
     pub(crate) fn keep(&self, socket: EndedSocket) {
         let mut pool = self.pool();
-        let ended = pool.ended.entry(socket.uid).or_default();
+        let ended = pool.ended.entry(socket.account).or_default();
         ended.bytes += u64::from(socket.bytes);
         ended.sockets.push_back(socket);
     }
 
     /// Looks at the sockets that were not looked at for longest, some of this user and some of all
     /// users in turn, and takes out those that are empty, to be closed in the name of their users.
-    pub(crate) fn take_empty(&self, uid: u32) -> Vec<EndedSocket> {
+    pub(crate) fn take_empty(&self, account: AccountId) -> Vec<EndedSocket> {
         let mut pool = self.pool();
         let mut empty = Vec::new();
-        let of_user = pool.ended.get(&uid).map_or(0, |ended| ended.sockets.len());
+        let of_user = pool.ended.get(&account).map_or(0, |ended| ended.sockets.len());
         for _ in 0..LOOKS.min(of_user) {
-            empty.extend(pool.look_at(uid));
+            empty.extend(pool.look_at(account));
         }
         for _ in 0..LOOKS {
             // The sockets of this user were looked at just now.
-            let Some(uid) = pool.next_user().filter(|next| *next != uid || pool.ended.len() > 1) else { break };
-            pool.last = uid;
-            empty.extend(pool.look_at(uid));
+            let Some(account) = pool.next_account().filter(|next| *next != account || pool.ended.len() > 1) else {
+                break;
+            };
+            pool.last = account;
+            empty.extend(pool.look_at(account));
         }
         empty
     }
 
     /// True if the user has as many ended sockets with unread replies as it may, or as many bytes
     /// in them: those that there were when the sockets were looked at.
-    pub(crate) fn has_many_ended(&self, uid: u32) -> bool {
+    pub(crate) fn has_many_ended(&self, account: AccountId) -> bool {
         let pool = self.pool();
         let is_many =
             |of_user: &EndedOfUser| of_user.sockets.len() >= ENDED_OF_USER || of_user.bytes >= ENDED_BYTES_OF_USER;
-        pool.ended.get(&uid).is_some_and(is_many)
+        pool.ended.get(&account).is_some_and(is_many)
     }
 
     /// Number of descriptors that lie unread in the sockets of the user.
-    pub(crate) fn count(&self, uid: u32) -> u32 {
-        self.pool().by_user.get(&uid).copied().unwrap_or(0)
+    pub(crate) fn count(&self, account: AccountId) -> u32 {
+        self.pool().by_account.get(&account).copied().unwrap_or(0)
     }
 }
 
 impl UnreadPool {
-    fn release(&mut self, uid: u32, count: u32) {
+    fn release(&mut self, account: AccountId, count: u32) {
         if count == 0 {
             return;
         }
-        let own = self.by_user.get_mut(&uid).expect("charged before");
+        let own = self.by_account.get_mut(&account).expect("charged before");
         *own -= count;
         if *own == 0 {
-            self.by_user.remove(&uid);
+            self.by_account.remove(&account);
         }
     }
 
     /// The one after the last, in a circle, of those with ended sockets.
-    fn next_user(&self) -> Option<u32> {
+    fn next_account(&self) -> Option<AccountId> {
         let after = (Bound::Excluded(self.last), Bound::Unbounded);
         let mut next = self.ended.range(after).chain(&self.ended);
-        next.next().map(|(&uid, _)| uid)
+        next.next().map(|(&account, _)| account)
     }
 
     /// Looks at one socket of the user. Returns it if it is empty.
-    fn look_at(&mut self, uid: u32) -> Option<EndedSocket> {
-        let of_user = self.ended.get_mut(&uid)?;
+    fn look_at(&mut self, account: AccountId) -> Option<EndedSocket> {
+        let of_user = self.ended.get_mut(&account)?;
         let mut socket = of_user.sockets.pop_front()?;
         let cost = unread_cost(&socket.fd);
         let bytes = cost.unwrap_or(socket.bytes);
@@ -170,10 +174,10 @@ impl UnreadPool {
             return None;
         }
         if of_user.sockets.is_empty() {
-            self.ended.remove(&uid);
+            self.ended.remove(&account);
         }
         socket.bytes = 0;
-        self.release(uid, socket.count);
+        self.release(account, socket.count);
         Some(socket)
     }
 }
@@ -196,8 +200,12 @@ mod tests {
 
     use super::*;
 
+    const ONE: AccountId = AccountId(1);
+    const TWO: AccountId = AccountId(2);
+    const THREE: AccountId = AccountId(3);
+
     /// A socket of an ended session with so much unread, or as much as it takes, and the other end.
-    fn ended(uid: u32, bytes: usize) -> (EndedSocket, UnixStream) {
+    fn ended(account: AccountId, bytes: usize) -> (EndedSocket, UnixStream) {
         let (mut ours, theirs) = UnixStream::pair().expect("a pair");
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).expect("a socket");
@@ -210,7 +218,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        (EndedSocket::new(uid, ours.into(), 0, None), theirs)
+        (EndedSocket::new(account, ours.into(), 0, None), theirs)
     }
 
     fn receive(mut theirs: &UnixStream, most: usize) {
@@ -223,42 +231,42 @@ mod tests {
         }
     }
 
-    fn bytes(unread: &UnreadDescriptors, uid: u32) -> u64 {
-        unread.pool().ended.get(&uid).map_or(0, |ended| ended.bytes)
+    fn bytes(unread: &UnreadDescriptors, account: AccountId) -> u64 {
+        unread.pool().ended.get(&account).map_or(0, |ended| ended.bytes)
     }
 
     #[test]
     fn a_user_has_its_share_and_leaves_others_theirs() {
         let unread = UnreadDescriptors::default();
-        assert!(unread.charge(400, 1, 300) && !unread.charge(400, 1, 1));
-        assert!(unread.charge(400, 2, 75) && !unread.charge(400, 2, 1));
-        unread.release(1, 200);
-        assert!(unread.charge(400, 2, 100));
-        assert_eq!((unread.count(1), unread.count(2), unread.count(3)), (100, 175, 0));
+        assert!(unread.charge(400, ONE, 300) && !unread.charge(400, ONE, 1));
+        assert!(unread.charge(400, TWO, 75) && !unread.charge(400, TWO, 1));
+        unread.release(ONE, 200);
+        assert!(unread.charge(400, TWO, 100));
+        assert_eq!((unread.count(ONE), unread.count(TWO), unread.count(THREE)), (100, 175, 0));
     }
 
     #[test]
     fn bytes_of_ended_sockets_fall_when_they_are_looked_at() {
         let unread = UnreadDescriptors::default();
-        let (first, theirs) = ended(1, 1 << 16);
-        let (second, other) = ended(1, 1 << 16);
+        let (first, theirs) = ended(ONE, 1 << 16);
+        let (second, other) = ended(ONE, 1 << 16);
         let of_each = u64::from(first.bytes);
         assert!(of_each >= 1 << 16);
         unread.keep(first);
         unread.keep(second);
-        assert_eq!((bytes(&unread, 1), bytes(&unread, 2)), (2 * of_each, 0));
+        assert_eq!((bytes(&unread, ONE), bytes(&unread, TWO)), (2 * of_each, 0));
 
         receive(&theirs, 1 << 15);
-        assert_eq!(bytes(&unread, 1), 2 * of_each, "nothing was looked at");
-        assert!(unread.take_empty(2).is_empty());
-        let left = bytes(&unread, 1);
+        assert_eq!(bytes(&unread, ONE), 2 * of_each, "nothing was looked at");
+        assert!(unread.take_empty(TWO).is_empty());
+        let left = bytes(&unread, ONE);
         assert!((of_each + 1..2 * of_each).contains(&left), "{left} of {of_each} each");
 
         receive(&theirs, 1 << 16);
-        assert_eq!(unread.take_empty(1).len(), 1);
-        assert_eq!(bytes(&unread, 1), of_each);
+        assert_eq!(unread.take_empty(ONE).len(), 1);
+        assert_eq!(bytes(&unread, ONE), of_each);
         drop(other);
-        assert_eq!(unread.take_empty(1).len(), 1, "its program has closed its end");
+        assert_eq!(unread.take_empty(ONE).len(), 1, "its program has closed its end");
         assert!(unread.pool().ended.is_empty());
     }
 
@@ -267,20 +275,20 @@ mod tests {
     fn unread_bytes_are_limited_by_the_figures_of_the_last_look() {
         let unread = UnreadDescriptors::default();
         let mut theirs = Vec::new();
-        while bytes(&unread, 1) < ENDED_BYTES_OF_USER {
+        while bytes(&unread, ONE) < ENDED_BYTES_OF_USER {
             assert!(theirs.len() < ENDED_OF_USER, "the kernel lets a socket have less than its share");
-            assert!(!unread.has_many_ended(1));
-            let (socket, other) = ended(1, usize::MAX);
+            assert!(!unread.has_many_ended(ONE));
+            let (socket, other) = ended(ONE, usize::MAX);
             unread.keep(socket);
             theirs.push(other);
         }
-        assert!(unread.has_many_ended(1) && !unread.has_many_ended(2));
+        assert!(unread.has_many_ended(ONE) && !unread.has_many_ended(TWO));
         for other in &theirs {
             receive(other, usize::MAX);
         }
-        assert!(unread.has_many_ended(1), "nothing was looked at");
-        assert!(!unread.take_empty(1).is_empty());
-        assert!(!unread.has_many_ended(1));
+        assert!(unread.has_many_ended(ONE), "nothing was looked at");
+        assert!(!unread.take_empty(ONE).is_empty());
+        assert!(!unread.has_many_ended(ONE));
     }
 
     /// One that has received all is served again at once, and one that never comes back has its
@@ -290,17 +298,17 @@ mod tests {
         let unread = UnreadDescriptors::default();
         let mut others = Vec::new();
         for _ in 0..64 {
-            let (socket, theirs) = ended(1, 1);
+            let (socket, theirs) = ended(ONE, 1);
             unread.keep(socket);
             others.push(theirs);
         }
-        for uid in [2, 3] {
-            let (socket, theirs) = ended(uid, 1);
+        for account in [TWO, THREE] {
+            let (socket, theirs) = ended(account, 1);
             unread.keep(socket);
             drop(theirs);
         }
-        let taken: Vec<_> = unread.take_empty(2).iter().map(|socket| socket.uid).collect();
-        assert_eq!(taken, [2, 3]);
-        assert_eq!(unread.pool().ended[&1].sockets.len(), 64);
+        let taken: Vec<_> = unread.take_empty(TWO).iter().map(|socket| socket.account).collect();
+        assert_eq!(taken, [TWO, THREE]);
+        assert_eq!(unread.pool().ended[&ONE].sockets.len(), 64);
     }
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nix::sys::socket::{Shutdown, shutdown};
+use roced_types::AccountId;
 
 use super::{
     chores::Chores,
@@ -41,15 +42,15 @@ pub struct UserAccounts(Arc<Accounts>);
 #[derive(Debug, Default)]
 struct Accounts {
     /// Descriptors that are being closed, by user.
-    closing: Mutex<BTreeMap<u32, u32>>,
+    closing: Mutex<BTreeMap<AccountId, u32>>,
     /// Descriptors of ours that wait to be closed, by user.
-    unclosed: Mutex<BTreeMap<u32, u32>>,
+    unclosed: Mutex<BTreeMap<AccountId, u32>>,
     /// By user. Unused ones with their whole budget are forgotten.
-    budgets: Mutex<BTreeMap<u32, Arc<StallBudget>>>,
+    budgets: Mutex<BTreeMap<AccountId, Arc<StallBudget>>>,
     /// By user. Those without a thread, an account in use and anything to do are forgotten.
-    chores: Mutex<BTreeMap<u32, Arc<Chores>>>,
+    chores: Mutex<BTreeMap<AccountId, Arc<Chores>>>,
     /// By user. Unused ones without a penalty are forgotten.
-    wakings: Mutex<BTreeMap<u32, Arc<Waking>>>,
+    wakings: Mutex<BTreeMap<AccountId, Arc<Waking>>>,
     /// In replies that were not received.
     unread: UnreadDescriptors,
     /// Some of these have no thread, and need one.
@@ -57,25 +58,25 @@ struct Accounts {
 }
 
 impl UserAccounts {
-    /// The account of the user `uid`.
-    pub fn user(&self, uid: u32) -> UserAccount {
+    /// The account with this number.
+    pub fn account(&self, account: AccountId) -> UserAccount {
         let mut all = self.0.chores.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(&uid).map(Arc::clone);
+        let known = all.get(&account).map(Arc::clone);
         let chores = known.unwrap_or_else(|| {
             all.retain(|_, chores| Arc::strong_count(chores) > 1 || !chores.are_done());
-            Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Chores::new(&self.0.missing))))
+            Arc::clone(all.entry(account).or_insert_with(|| Arc::new(Chores::new(&self.0.missing))))
         });
         drop(all);
-        UserAccount { uid, users: self.clone(), chores, waking: self.waking(uid) }
+        UserAccount { id: account, users: self.clone(), chores, waking: self.waking(account) }
     }
 
-    fn waking(&self, uid: u32) -> Arc<Waking> {
+    fn waking(&self, account: AccountId) -> Arc<Waking> {
         let mut all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(&uid) {
+        if let Some(known) = all.get(&account) {
             return Arc::clone(known);
         }
         all.retain(|_, waking| Arc::strong_count(waking) > 1 || waking.is_distrusted());
-        Arc::clone(all.entry(uid).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
+        Arc::clone(all.entry(account).or_insert_with(|| Arc::new(Waking::new(&self.0.missing))))
     }
 
     /// The kernel has refused a thread of a user, or a thread that may begin none needs one. Work
@@ -106,33 +107,33 @@ impl UserAccounts {
 
     /// Messages that had the kernel wake very many waiters, by user, of those that have had some
     /// lately.
-    pub fn slow_wakes(&self) -> BTreeMap<u32, u64> {
+    pub fn slow_wakes(&self) -> BTreeMap<AccountId, u64> {
         let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|(uid, waking)| (*uid, waking.slow())).filter(|(_, slow)| *slow > 0).collect()
+        all.iter().map(|(account, waking)| (*account, waking.slow())).filter(|(_, slow)| *slow > 0).collect()
     }
 
-    fn closing(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+    fn closing(&self) -> MutexGuard<'_, BTreeMap<AccountId, u32>> {
         self.0.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unclosed(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+    fn unclosed(&self) -> MutexGuard<'_, BTreeMap<AccountId, u32>> {
         self.0.unclosed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A user and its account.
+/// An account, with the threads of its user.
 #[derive(Clone, Debug)]
 pub struct UserAccount {
-    uid: u32,
+    id: AccountId,
     users: UserAccounts,
     chores: Arc<Chores>,
     waking: Arc<Waking>,
 }
 
 impl UserAccount {
-    /// The user.
-    pub const fn uid(&self) -> u32 {
-        self.uid
+    /// Its number.
+    pub const fn id(&self) -> AccountId {
+        self.id
     }
 
     /// Has a thread of this user do something that its programs can make long.
@@ -158,19 +159,19 @@ impl UserAccount {
     /// True if descriptors may be taken from this user now.
     pub(crate) fn may_pass_descriptors(&self) -> bool {
         let closing = self.users.closing();
-        let of_user = closing.get(&self.uid).copied().unwrap_or(0);
+        let of_user = closing.get(&self.id).copied().unwrap_or(0);
         of_user == 0 || of_user < CLOSING_PER_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
     }
 
     /// Descriptors of this user that are being closed.
     pub fn closing(&self) -> u32 {
-        self.users.closing().get(&self.uid).copied().unwrap_or(0)
+        self.users.closing().get(&self.id).copied().unwrap_or(0)
     }
 
     /// Counts that many descriptors of this user as being closed, for as long as the returned value
     /// lives.
     pub(crate) fn begin_closing(&self, count: u32) -> Closing {
-        *self.users.closing().entry(self.uid).or_default() += count;
+        *self.users.closing().entry(self.id).or_default() += count;
         Closing { user: self.clone(), count }
     }
 
@@ -178,7 +179,7 @@ impl UserAccount {
     /// many others wait for them: each is one less for all users. Nothing of it is to be served
     /// until they come back.
     pub fn is_stuck(&self) -> bool {
-        let unclosed = self.users.unclosed().get(&self.uid).copied().unwrap_or(0);
+        let unclosed = self.users.unclosed().get(&self.id).copied().unwrap_or(0);
         unclosed >= UNCLOSED_PER_USER
             && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
     }
@@ -186,27 +187,27 @@ impl UserAccount {
     /// Counts so many descriptors as sent to programs of the user and not received. False if that
     /// is more than its share.
     pub(crate) fn charge_unread(&self, count: u32) -> bool {
-        self.users.0.unread.charge(descriptor::usual_limit() / 2, self.uid, count)
+        self.users.0.unread.charge(descriptor::usual_limit() / 2, self.id, count)
     }
 
     /// So many of them were received, or were not sent.
     pub(crate) fn release_unread(&self, count: u32) {
-        self.users.0.unread.release(self.uid, count);
+        self.users.0.unread.release(self.id, count);
     }
 
     /// Descriptors that were sent to programs of the user, and that they have not received.
     pub fn unread(&self) -> u32 {
-        self.users.0.unread.count(self.uid)
+        self.users.0.unread.count(self.id)
     }
 
     /// Ends a socket with `count` descriptors at its other end, which count until they are received
     /// or that end is closed; `charge` lasts as long.
     pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) {
         let users = self.users.clone();
-        self.later_with(fd, move |uid, fd| {
+        self.later_with(fd, move |account, fd| {
             // The other end is told, which may wake very many waiters.
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-            users.0.unread.keep(EndedSocket::new(uid, fd, count, charge));
+            users.0.unread.keep(EndedSocket::new(account, fd, count, charge));
         });
     }
 
@@ -214,14 +215,14 @@ impl UserAccount {
     /// many sockets as they may.
     pub fn leaves_much_unread(&self) -> bool {
         self.close_ended();
-        self.users.0.unread.has_many_ended(self.uid)
+        self.users.0.unread.has_many_ended(self.id)
     }
 
     /// Closes some sockets of ended sessions, of this user and of others, with nothing left at the
     /// other end.
     pub(crate) fn close_ended(&self) {
-        for EndedSocket { uid, fd, charge, .. } in self.users.0.unread.take_empty(self.uid) {
-            self.users.user(uid).close_later(fd, move |_| drop(charge));
+        for EndedSocket { account, fd, charge, .. } in self.users.0.unread.take_empty(self.id) {
+            self.users.account(account).close_later(fd, move |_| drop(charge));
         }
     }
 
@@ -232,16 +233,16 @@ impl UserAccount {
 
     /// Has a thread of the user do something with a descriptor of ours, which counts until it is
     /// done.
-    fn later_with(&self, fd: OwnedFd, act: impl FnOnce(u32, OwnedFd) + Send + 'static) {
-        *self.users.unclosed().entry(self.uid).or_default() += 1;
+    fn later_with(&self, fd: OwnedFd, act: impl FnOnce(AccountId, OwnedFd) + Send + 'static) {
+        *self.users.unclosed().entry(self.id).or_default() += 1;
         let user = self.clone();
         self.later(move || {
-            act(user.uid, fd);
+            act(user.id, fd);
             let mut unclosed = user.users.unclosed();
-            let count = unclosed.get_mut(&user.uid).expect("counted before");
+            let count = unclosed.get_mut(&user.id).expect("counted before");
             *count -= 1;
             if *count == 0 {
-                unclosed.remove(&user.uid);
+                unclosed.remove(&user.id);
             }
         });
     }
@@ -257,13 +258,13 @@ impl UserAccount {
     pub fn stall_debt(&self) -> Option<Duration> {
         let now = Instant::now();
         let budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        budgets.get(&self.uid).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
+        budgets.get(&self.id).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
     }
 
     fn budget(&self, now: Instant) -> Arc<StallBudget> {
         let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
-        Arc::clone(budgets.entry(self.uid).or_insert_with(|| Arc::new(StallBudget::new(now))))
+        Arc::clone(budgets.entry(self.id).or_insert_with(|| Arc::new(StallBudget::new(now))))
     }
 
     /// The stall budget of this user, if half of it is left at least.
@@ -284,10 +285,10 @@ pub(crate) struct Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let mut closing = self.user.users.closing();
-        let count = closing.get_mut(&self.user.uid).expect("counted when it began");
+        let count = closing.get_mut(&self.user.id).expect("counted when it began");
         *count -= self.count;
         if *count == 0 {
-            closing.remove(&self.user.uid);
+            closing.remove(&self.user.id);
         }
     }
 }
@@ -372,7 +373,7 @@ mod tests {
         }
         let users = UserAccounts::default();
         let no_threads = NoThreads::begin();
-        let this = users.user(1);
+        let this = users.account(AccountId(1));
         this.begin_thread();
         assert!(users.are_threads_missing(), "before there is anything to do");
         for _ in 0..UNCLOSED_PER_USER {
@@ -380,35 +381,35 @@ mod tests {
         }
         assert!(!this.is_stuck(), "it may be for a moment");
         thread::sleep(Duration::from_secs(6));
-        assert!(this.is_stuck() && !users.user(2).is_stuck());
+        assert!(this.is_stuck() && !users.account(AccountId(2)).is_stuck());
         drop(this);
 
         // Nothing but the chore itself is of that user.
         let (done, is_done) = mpsc::channel();
-        users.user(3).later(move || done.send(thread::current().id()).expect("it is waited for"));
-        drop(users.user(4));
+        users.account(AccountId(3)).later(move || done.send(thread::current().id()).expect("it is waited for"));
+        drop(users.account(AccountId(4)));
         drop(no_threads);
         users.begin_missing_threads();
         assert!(!users.are_threads_missing());
         let by = is_done.recv_timeout(Duration::from_secs(20)).expect("it is done");
         assert_ne!(by, thread::current().id());
         let begin = Instant::now();
-        while users.user(1).chores() > 0 {
+        while users.account(AccountId(1)).chores() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
             thread::yield_now();
         }
-        assert!(!users.user(1).is_stuck());
+        assert!(!users.account(AccountId(1)).is_stuck());
     }
 
     #[test]
     fn a_user_at_the_limit_of_closing_descriptors_may_pass_no_more() {
         let users = UserAccounts::default();
-        let (this, other) = (users.user(1), users.user(2));
+        let (this, other) = (users.account(AccountId(1)), users.account(AccountId(2)));
         let mut closing: Vec<_> = (0..CLOSING_PER_USER).map(|_| this.begin_closing(1)).collect();
         assert!(!this.may_pass_descriptors() && other.may_pass_descriptors());
         closing.pop();
         assert!(this.may_pass_descriptors());
-        closing.extend((0..CLOSING_OF_ALL).map(|number| users.user(10 + number).begin_closing(1)));
+        closing.extend((0..CLOSING_OF_ALL).map(|number| users.account(AccountId(10 + number)).begin_closing(1)));
         assert!(other.may_pass_descriptors(), "it has none");
         closing.push(other.begin_closing(1));
         assert!(!other.may_pass_descriptors(), "the limit of all users together");

@@ -243,7 +243,7 @@ impl Ledger {
     /// Every account with objects, refusals, delays or slow wakes, by its number.
     pub fn reports(
         &self,
-        slow_wakes: &BTreeMap<u32, u64>,
+        slow_wakes: &BTreeMap<AccountId, u64>,
         delayed_neighbors: &BTreeMap<u32, u64>,
     ) -> Vec<AccountReport> {
         let state = self.state();
@@ -256,7 +256,7 @@ impl Ledger {
         };
         let known = state.accounts.keys().map(|account| account.0);
         let all: BTreeSet<u32> =
-            known.chain(slow_wakes.keys().copied()).chain(delayed_neighbors.keys().copied()).collect();
+            known.chain(slow_wakes.keys().map(|account| account.0)).chain(delayed_neighbors.keys().copied()).collect();
         let reports = all.into_iter().map(|uid| {
             let usage = state.accounts.get(&AccountId(uid)).unwrap_or(&none);
             AccountReport {
@@ -266,7 +266,7 @@ impl Ledger {
                 refused: named(&usage.refused),
                 control_calls_per_second: state.calls_of(usage.rule),
                 delayed_calls: usage.delayed_calls,
-                slow_wakes: slow_wakes.get(&uid).copied().unwrap_or(0),
+                slow_wakes: slow_wakes.get(&AccountId(uid)).copied().unwrap_or(0),
                 delayed_neighbors: delayed_neighbors.get(&uid).copied().unwrap_or(0),
             }
         });

@@ -30,7 +30,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let user = self.registry.quota.user(self.objects.peer.account.0);
+        let user = self.registry.quota.account(self.objects.peer.account);
         if user.as_ref().is_some_and(UserAccount::leaves_much_unread) {
             return Err(Errno::ENOBUFS.into());
         }

@@ -134,9 +134,9 @@ impl Registry {
         let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
         let mapped = objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let room = with_charge(self.quota.take(peer.account.0, 1)?, mapped);
+        let room = with_charge(self.quota.take(peer.account, 1)?, mapped);
         let (mut halves, doorbells, wakes) = new_session(session, workers, room)?;
-        objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, peer.account.0)?);
+        objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, peer.account)?);
         let weight = self.ledger.weight(peer.access.rule);
         halves.iter_mut().for_each(|half| (half.account, half.weight) = (peer.account, weight));
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;

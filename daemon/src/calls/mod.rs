@@ -338,13 +338,13 @@ impl CallHandler<'_, '_> {
 
     /// Room for a mapping more, of which the bytes have this charge.
     fn room(&self, charge: Option<Charge>) -> Result<Room, Refused> {
-        Ok(with_charge(self.registry.quota.take(self.objects.peer.account.0, 1)?, charge))
+        Ok(with_charge(self.registry.quota.take(self.objects.peer.account, 1)?, charge))
     }
 
     /// A descriptor of the file of a new queue, to seal it when the queue is used.
     fn keep_file(&mut self, fd: &OwnedFd) -> Result<SharedFd, Refused> {
         self.objects.unsealed.make_room(self.registry.limits.client.unsealed_memory)?;
-        kept(fd, &self.registry.quota, self.objects.peer.account.0)
+        kept(fd, &self.registry.quota, self.objects.peer.account)
     }
 
     /// These queues are used from now on: no process takes pages out of their files any more.

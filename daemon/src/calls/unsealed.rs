@@ -14,6 +14,7 @@ use roced_memory::{
     quota::Quota,
     users::SharedFd,
 };
+use roced_types::AccountId;
 
 use super::refused::Refused;
 use crate::config::UnsealedChoice;
@@ -38,10 +39,10 @@ pub(crate) enum QueueFile {
     Qp(u32),
 }
 
-/// A descriptor of ours of a file of queues of that user.
-pub(crate) fn kept(fd: &OwnedFd, quota: &Quota, uid: u32) -> Result<SharedFd, Refused> {
+/// A descriptor of ours of a file of queues of that account.
+pub(crate) fn kept(fd: &OwnedFd, quota: &Quota, account: AccountId) -> Result<SharedFd, Refused> {
     let fd = fd.try_clone().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
-    Ok(SharedFd::new(fd, quota.user(uid)))
+    Ok(SharedFd::new(fd, quota.account(account)))
 }
 
 /// Files of the queues of a session that were not seen sealed, the oldest first.

@@ -59,7 +59,7 @@ pub struct ClientConnection {
 impl ClientConnection {
     /// The client at the other end of `socket`.
     pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
-        let user = users.user(peer.account.0);
+        let user = users.account(peer.account);
         user.begin_thread();
         Self { socket: ClientSocket::new(socket, user.clone()), peer, user }
     }

@@ -161,7 +161,7 @@ impl ClientListener {
         let Some(access) = self.rules.of(uid, account, groups) else {
             // Without its groups, where a rule asks for them, a program has no rights. A thread of
             // its user's closes the socket: descriptors may be left in it.
-            drop(SharedFd::new(socket, Some(self.users.user(account.0))));
+            drop(SharedFd::new(socket, Some(self.users.account(account))));
             return None;
         };
         let peer = ClientProcess { pid, uid, account, access };

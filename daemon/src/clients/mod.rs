@@ -382,7 +382,7 @@ impl Clients {
                 warn!(?accounts, ?time, held_back, "memory of one of two users stalled a worker")
             });
         };
-        let debt = self.listener.users().user(account.0).charge_stall(time);
+        let debt = self.listener.users().account(account).charge_stall(time);
         if debt > DEBT_MAX {
             let of_account = self.sessions.values().filter(|session| session.connection.peer().account == account);
             let all: Vec<_> = of_account.map(|session| session.id).collect();

@@ -307,7 +307,7 @@ mod tests {
         let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
         let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
         let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
-        EventChannel::new(SessionId(1), UserAccounts::default().user(1), charge).expect("a socket pair")
+        EventChannel::new(SessionId(1), UserAccounts::default().account(AccountId(1)), charge).expect("a socket pair")
     }
 
     /// By a thread of the user's or here.
@@ -521,7 +521,7 @@ mod tests {
         let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
         let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
         let left = || ledger.left(AccountId(1), memory);
-        let (all, user) = (left(), UserAccounts::default().user(1));
+        let (all, user) = (left(), UserAccounts::default().account(AccountId(1)));
         let made = || {
             let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
             EventChannel::new(SessionId(1), user.clone(), charge).expect("a socket pair")

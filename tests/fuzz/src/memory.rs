@@ -31,6 +31,7 @@ use roced_memory::{
     users::UserAccounts,
 };
 use roced_transport::io::AtomicOperation;
+use roced_types::AccountId;
 
 use crate::{input::Input, seeds::Seed};
 
@@ -40,7 +41,7 @@ const PAGES: usize = 3;
 /// Longest access: more than a page, so that one can begin on a page that is there and end on one
 /// that is not.
 const ACCESS_MAX: usize = PAGE + 100;
-const USERS: [u32; 2] = [4_000_000_101, 4_000_000_102];
+const USERS: [AccountId; 2] = [AccountId(4_000_000_101), AccountId(4_000_000_102)];
 const MAPPINGS: u32 = 6;
 const MAPPINGS_OF_A_USER: u32 = 4;
 
@@ -61,7 +62,7 @@ struct Mapped {
     begin: usize,
     bytes: usize,
     writable: bool,
-    user: u32,
+    user: AccountId,
 }
 
 struct World {
@@ -145,12 +146,12 @@ impl World {
         }
     }
 
-    fn pass(&self, at: usize, user: u32) -> Descriptor {
+    fn pass(&self, at: usize, user: AccountId) -> Descriptor {
         let raw = [self.files[at].file.as_raw_fd()];
         let rights = [ControlMessage::ScmRights(&raw)];
         sendmsg::<()>(self.theirs.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)
             .expect("room in the socket");
-        let incoming = descriptor::receive(&self.ours, &mut [0; 2], &self.users.user(user)).expect("a message");
+        let incoming = descriptor::receive(&self.ours, &mut [0; 2], &self.users.account(user)).expect("a message");
         let mut incoming = incoming.expect("few are in closing");
         assert!(incoming.length == 1 && !incoming.exhausted);
         incoming.descriptors.pop().expect("the descriptor")
