@@ -10,7 +10,6 @@ use crate::{
     connection::End,
     frame::{self, Seen},
     message::{Kind, Message, Outcome},
-    model::Model,
     pattern::Pieces,
     shared::Shared,
     stream::Receive,
@@ -77,6 +76,54 @@ impl Arriving {
         }
     }
 
+    /// Required effect of a frame of an unreliable connection at its end `own`, which listens, and
+    /// where the key of the generation `good` opens memory.
+    pub(crate) fn unreliable(own: &End, peer: &mut End, shared: Option<&Shared>, good: u32, seen: &Seen<'_>) -> Self {
+        let nothing = Self::nothing("unreliable", seen.psn);
+        let Some((id, packet)) = peer.stream.admit(seen) else { return nothing };
+        let message = peer.stream.message(id).expect("found");
+        let (start, last) = (packet * peer.stream.mtu(), packet + 1 == message.packets);
+        let receive = own.next_receive(shared);
+        let place = place(message, start, seen.payload.len() as u32, last, good, receive);
+        let Some(into) = place else {
+            peer.stream.inbox.under_way = None;
+            return nothing;
+        };
+        let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
+        let completes = (last && message.takes_receive()).then(|| Received {
+            op,
+            byte_len: message.length,
+            flags: flags(seen),
+            imm: seen.imm.unwrap_or_default(),
+            src_qpn: peer.qpn,
+        });
+        let takes = message.kind == Kind::Send;
+        if last {
+            peer.stream.inbox.under_way = None;
+        }
+        Self { bytes: seen.payload.to_vec(), into, start, takes, completes, ..nothing }
+    }
+
+    /// Required effect of a datagram at a queue pair with this Q_Key, for which this receive is
+    /// next.
+    pub(crate) fn datagram(receive: Option<&Receive>, qkey: u32, seen: &Seen<'_>, frame: &[u8]) -> Self {
+        let nothing = Self::nothing("datagram", seen.psn);
+        let deth = seen.deth.expect("of this service");
+        let Some(receive) = receive else { return nothing };
+        let bytes = [&frame::grh(frame), seen.payload].concat();
+        if deth.qkey != qkey || bytes.len() as u32 > receive.into.bytes() {
+            return nothing;
+        }
+        let completes = Some(Received {
+            op: CompletionOp::Recv,
+            byte_len: bytes.len() as u32,
+            flags: flags(seen) | completion_flags::GRH | if frame::is_ipv4(frame) { completion_flags::IPV4 } else { 0 },
+            imm: seen.imm.unwrap_or_default(),
+            src_qpn: deth.source_qpn,
+        });
+        Self { bytes, into: receive.into.clone(), takes: true, completes, ..nothing }
+    }
+
     fn violation(&self, text: &str) -> Violation {
         Violation { checker: self.checker, text: format!("PSN {}: {text}: {self:?}", self.psn) }
     }
@@ -124,66 +171,6 @@ impl Arriving {
             "a frame arrived and was not taken, or not all of it: {self:?}"
         );
         Ok(())
-    }
-}
-
-impl Model {
-    /// Required effect of a frame of an unreliable connection at `host`, which has a listening
-    /// queue pair.
-    pub(crate) fn expect_unreliable(&mut self, host: usize, seen: &Seen<'_>) -> Arriving {
-        let nothing = Arriving::nothing("unreliable", seen.psn);
-        let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
-        let connection = &mut self.connections[at];
-        let good = self.hosts[host].generations[connection.slot];
-        let [first, second] = &mut connection.ends;
-        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
-        let Some((id, packet)) = peer.stream.admit(seen) else { return nothing };
-        let message = peer.stream.message(id).expect("found");
-        let (start, last) = (packet * peer.stream.mtu(), packet + 1 == message.packets);
-        let receive = own.next_receive(self.hosts[host].shared.as_ref());
-        let place = place(message, start, seen.payload.len() as u32, last, good, receive);
-        let Some(into) = place else {
-            peer.stream.inbox.under_way = None;
-            return nothing;
-        };
-        let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
-        let completes = (last && message.takes_receive()).then(|| Received {
-            op,
-            byte_len: message.length,
-            flags: flags(seen),
-            imm: seen.imm.unwrap_or_default(),
-            src_qpn: peer.qpn,
-        });
-        let takes = message.kind == Kind::Send;
-        if last {
-            peer.stream.inbox.under_way = None;
-        }
-        Arriving { bytes: seen.payload.to_vec(), into, start, takes, completes, ..nothing }
-    }
-}
-
-impl Model {
-    /// Required effect of a datagram at `host`, at the queue pair of that number, which takes some.
-    pub(crate) fn expect_datagram(&mut self, host: usize, seen: &Seen<'_>, frame: &[u8]) -> Arriving {
-        let nothing = Arriving::nothing("datagram", seen.psn);
-        let deth = seen.deth.expect("of this service");
-        let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
-        let connection = &self.connections[at];
-        let Some(receive) = connection.ends[host].next_receive(self.hosts[host].shared.as_ref()) else {
-            return nothing;
-        };
-        let bytes = [&frame::grh(frame), seen.payload].concat();
-        if deth.qkey != connection.settings.qkey || bytes.len() as u32 > receive.into.bytes() {
-            return nothing;
-        }
-        let completes = Some(Received {
-            op: CompletionOp::Recv,
-            byte_len: bytes.len() as u32,
-            flags: flags(seen) | completion_flags::GRH | if frame::is_ipv4(frame) { completion_flags::IPV4 } else { 0 },
-            imm: seen.imm.unwrap_or_default(),
-            src_qpn: deth.source_qpn,
-        });
-        Arriving { bytes, into: receive.into.clone(), takes: true, completes, ..nothing }
     }
 }
 

@@ -16,27 +16,13 @@
 //!   in flight.
 
 use crate::{
-    connection::{Connection, Phase},
+    connection::{Connection, Rebirth},
     frame::{Kind, Seen},
     model::Model,
     network::Arrival,
     random::Random,
-    service::Service,
     stream::Stream,
-    traffic,
-    world::World,
 };
-
-/// How long after its life a frame may come to a queue pair that cannot know it by its port: half
-/// of the time that a network may keep it.
-const QUARANTINE: u64 = 1_000_000_000;
-
-/// How long after its life a frame from the port of that life is certainly refused.
-const PAST_REFUSED: u64 = 10_000_000_000;
-
-/// Up to at least so many PSNs behind the expected one, the receiver of an unreliable connection
-/// takes a packet for late.
-const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
 const KEPT: usize = 64;
@@ -68,6 +54,14 @@ struct Kept {
     bytes: Vec<u8>,
 }
 
+impl Kept {
+    /// The frame as it arrives.
+    fn arrival(&self) -> Arrival {
+        let Self { to, life, rows, ref bytes, .. } = *self;
+        Arrival { to, bytes: bytes.clone(), corrupt: false, life: Some(life), rows, sequence: 0 }
+    }
+}
+
 /// First PSNs of a connection's lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPsns {
@@ -76,16 +70,6 @@ pub(crate) enum FirstPsns {
     Zero,
     /// Those of the life before.
     Same,
-}
-
-/// How a connection's next life begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rebirth {
-    /// Its queue pairs go through RESET.
-    Reset,
-    /// Others are made under the same numbers.
-    SameNumbers,
-    NewNumbers,
 }
 
 /// Knowledge of a queue pair about the port of its peer's packets in a life, on one side.
@@ -269,7 +253,7 @@ impl Earlier {
     }
 
     /// Knowledge of the present queue pair of host `to` about its peer's port in that life.
-    fn knows_past(&self, slot: usize, to: usize, is_request: bool, life: u32) -> Port {
+    pub(crate) fn knows_past(&self, slot: usize, to: usize, is_request: bool, life: u32) -> Port {
         let of_side = |past: &&PastPort| (past.slot, past.from, past.is_request) == (slot, 1 - to, is_request);
         let newer = self.past.iter().filter(of_side).filter(|past| past.life > life);
         let (certain, all) =
@@ -282,11 +266,25 @@ impl Earlier {
         }
     }
 
-    /// Destination, life, rows and bytes of any frame that the network kept of a slot.
-    pub(crate) fn any_kept(&self, random: &mut Random, slot: usize) -> Option<(usize, u32, u64, Vec<u8>)> {
+    /// When that life ended, if the network kept a frame of it.
+    pub(crate) fn ended(&self, life: u32) -> Option<u64> {
+        self.kept.iter().find(|kept| kept.life == life).map(|kept| kept.ended)
+    }
+
+    /// One of an earlier life is to follow upon a frame.
+    pub(crate) fn follows(&self, random: &mut Random) -> bool {
+        random.chance(self.rate)
+    }
+
+    /// Any frame that the network kept of a slot.
+    pub(crate) fn any_kept(&self, random: &mut Random, slot: usize) -> Option<Arrival> {
         let of_slot = || self.kept.iter().filter(|kept| kept.slot == slot);
-        let kept = of_slot().nth(random.below(of_slot().count() as u64) as usize)?;
-        Some((kept.to, kept.life, kept.rows, kept.bytes.clone()))
+        of_slot().nth(random.below(of_slot().count() as u64) as usize).map(Kept::arrival)
+    }
+
+    /// Draws a frame of an earlier life for a queue pair of host `to` that a connection has now.
+    pub(crate) fn any_earlier(&self, random: &mut Random, connection: &Connection, to: usize) -> Option<Arrival> {
+        self.choose(random, connection, to).map(Kept::arrival)
     }
 
     /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and
@@ -319,85 +317,10 @@ impl Earlier {
     }
 }
 
-impl World {
-    /// A frame of a connection left: now and then one of an earlier life is also on its way.
-    pub(crate) fn stir(&mut self, at: usize) {
-        if self.random.chance(self.earlier.rate) {
-            self.bring_earlier(at);
-        }
-    }
-
-    /// A frame of an earlier life is on its way, if there is one.
-    pub(crate) fn bring_earlier(&mut self, at: usize) {
-        let connection = &self.model.connections[at];
-        let to = self.random.below(2) as usize;
-        let Some(kept) = self.earlier.choose(&mut self.random, connection, to) else { return };
-        let (life, rows) = (Some(kept.life), kept.rows);
-        let arrival = Arrival { to, bytes: kept.bytes.clone(), corrupt: false, life, rows, sequence: 0 };
-        self.network.bring(self.now + 1 + self.random.pick(&[0, 5_000, 50_000]), arrival);
-    }
-
-    /// Whether the network may bring that frame to where another life is now; the expected effect
-    /// is noted if so.
-    pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> Admission {
-        let Some(qp) = self.endpoints[to].qp(roced_types::Qpn::from_wire(seen.dest_qpn)) else {
-            return Admission::Taken;
-        };
-        let hears = traffic::hears(qp.state());
-        if seen.service == Service::Datagram || qp.config().service != seen.service.kind() {
-            return Admission::Taken;
-        }
-        let connection = &mut self.model.connections[at];
-        // A frame that cannot be told by its port must be gone soon, and its receiver must know
-        // that there was a life before.
-        let kept = self.earlier.kept.iter().find(|kept| Some(kept.life) == life);
-        let ended = kept.map(|kept| kept.ended);
-        let is_fresh =
-            connection.ends[to].reset_at.is_some_and(|reset| self.now < ended.unwrap_or(reset).min(reset) + QUARANTINE);
-        if matches!(connection.phase, Phase::Closed { .. }) || !hears {
-            return Admission::Taken;
-        }
-        if seen.service == Service::Unreliable {
-            // The receiver of an unreliable connection judges by the PSN alone: a packet that is
-            // not far behind is late.
-            let stream = &connection.ends[1 - to].stream;
-            let is_late =
-                (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
-            return if is_late { Admission::Taken } else { Admission::Not };
-        }
-        let changes = self.earlier.changes_port[1 - to];
-        if changes {
-            let (is_request, slot) = (seen.is_request(), connection.slot);
-            let past = life.map_or(Port::Unknown, |life| self.earlier.knows_past(slot, to, is_request, life));
-            match (past, connection.knows_port(1 - to, is_request)) {
-                (Port::Known, Port::Known)
-                    if ended.is_none_or(|ended| self.now >= ended.saturating_add(PAST_REFUSED)) =>
-                {
-                    return Admission::Not;
-                }
-                (Port::Known, Port::Known) => return Admission::Refused,
-                (Port::Known, Port::Unknown) if connection.doubts(to, seen, self.now) => return Admission::Doubted,
-                (Port::Unknown, _) | (_, Port::Unknown) => {}
-                _ => return Admission::Not,
-            }
-        } else if !is_fresh {
-            return Admission::Not;
-        } else if self.earlier.doubts_live(connection, to, seen, self.now) {
-            return Admission::Doubted;
-        }
-        let is_harmless = if seen.is_request() {
-            self.model.admits_request(to, at, seen)
-        } else {
-            self.model.admits_answer(to, at, seen)
-        };
-        if is_harmless { Admission::Taken } else { Admission::Not }
-    }
-}
-
 impl Connection {
     /// A packet from a past life's port is dropped at this moment, if nothing was taken in this
     /// life. The first begins the doubt, and is a reason for a NAK at its end.
-    fn doubts(&mut self, to: usize, seen: &Seen<'_>, now: u64) -> bool {
+    pub(crate) fn doubts(&mut self, to: usize, seen: &Seen<'_>, now: u64) -> bool {
         let is_request = seen.is_request();
         let requester = if is_request { 1 - to } else { to };
         let stream = &self.ends[requester].stream;
@@ -443,7 +366,7 @@ impl Connection {
 }
 
 impl Model {
-    fn admits_request(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
+    pub(crate) fn admits_request(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
         let stream = &mut self.connections[at].ends[1 - to].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let (low, high) = stream.expected();
@@ -460,7 +383,7 @@ impl Model {
         true
     }
 
-    fn admits_answer(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
+    pub(crate) fn admits_answer(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
         let stream = &mut self.connections[at].ends[to].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let syndrome = seen.aeth.filter(|_| seen.kind == Kind::Ack).map_or(0, |aeth| aeth.syndrome);

@@ -7,25 +7,13 @@
 //! refuse the very request that is under way, or put it off.
 
 use roced_transport::{
-    clock::Nanos,
     io::{Egress, FrameMut},
     mr::MrKey,
     psn::Psn,
-    reject::{Disposition, DropReason},
     wire::{Aeth, Headers, NakCode, Path, PathSpec, Roce, Syndrome, bth::Bth, opcode, parse, reth::Reth},
 };
 
-use crate::{
-    arriving::Arriving,
-    earlier::Port,
-    frame::Seen,
-    model::AppView,
-    random::Random,
-    say::say,
-    service::Service,
-    violation::{Checked, demand},
-    world::World,
-};
+use crate::{frame::Seen, random::Random, service::Service};
 
 /// Distance of a wrong guess ahead of the genuine PSN, at least: beyond those that are accepted
 /// from a peer that has changed its port.
@@ -59,6 +47,50 @@ impl Forger {
     pub(crate) fn hear(&mut self, life: u32, to: usize) {
         if self.rate > 0 && !self.heard.contains(&(life, to)) {
             self.heard.push((life, to));
+        }
+    }
+
+    /// Whether one of that life was, at that host.
+    pub(crate) fn has_heard(&self, life: u32, to: usize) -> bool {
+        self.heard.contains(&(life, to))
+    }
+
+    /// It is to send before a frame.
+    pub(crate) fn begins(&mut self) -> bool {
+        self.random.chance(self.rate)
+    }
+
+    /// Frames for the place of a genuine one. A request that `is_behind` is a repetition.
+    pub(crate) fn frames(&mut self, seen: &Seen<'_>, bytes: &[u8], is_behind: bool) -> Vec<Vec<u8>> {
+        if seen.is_request() && self.random.one_in(3) && !is_behind {
+            // A key of nothing.
+            let opcode = if seen.service == Service::Reliable { opcode::RC_WRITE_ONLY } else { opcode::UC_WRITE_ONLY };
+            vec![forged(bytes, |headers, _| {
+                *headers = Headers {
+                    reth: Some(Reth { va: 8, rkey: MrKey(0x5a5a_5a5a), length: FAULTY_BYTES as u32 }),
+                    ..Headers::new(Bth { opcode, ..headers.bth })
+                };
+            })]
+        } else if seen.is_request() {
+            // From the place of a repetition a near one may be the one that is due, or be repeated.
+            let nearest = if is_behind { BEHIND } else { MISS };
+            let miss = self.random.within(nearest, nearest + 192) as u32;
+            vec![
+                forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)),
+                forged(bytes, |headers, _| spoil_key(headers)),
+            ]
+        } else {
+            let syndrome = self.random.pick(&[
+                Syndrome::Nak(NakCode::InvalidRequest),
+                Syndrome::Nak(NakCode::RemoteAccess),
+                Syndrome::Nak(NakCode::RemoteOperation),
+                Syndrome::Rnr { timer: 0 },
+            ]);
+            vec![forged(bytes, |headers, _| {
+                let msn = headers.aeth.map_or(0, |aeth| aeth.msn);
+                headers.bth.opcode = opcode::RC_ACK;
+                (headers.aeth, headers.atomic_ack) = (Some(Aeth { syndrome, msn }), None);
+            })]
         }
     }
 }
@@ -120,87 +152,4 @@ fn spoil_key(headers: &mut Headers) {
     let keys =
         [headers.reth.as_mut().map(|reth| &mut reth.rkey), headers.atomic.as_mut().map(|atomic| &mut atomic.rkey)];
     keys.into_iter().flatten().for_each(|key| *key = MrKey(key.0 ^ 0x5a5a_0000));
-}
-
-impl World {
-    /// A genuine frame of connection `at` is about to reach host `to`, which hears it.
-    pub(crate) fn forge(&mut self, at: usize, to: usize, seen: &Seen<'_>, bytes: &[u8]) {
-        if !self.forger.random.chance(self.forger.rate) || !self.knows_port(at, to, seen) {
-            return;
-        }
-        let is_behind = seen.is_request() && !self.is_not_behind(at, to, seen);
-        let frames = if seen.is_request() && self.forger.random.one_in(3) && !is_behind {
-            // A key of nothing.
-            let opcode = if seen.service == Service::Reliable { opcode::RC_WRITE_ONLY } else { opcode::UC_WRITE_ONLY };
-            vec![forged(bytes, |headers, _| {
-                *headers = Headers {
-                    reth: Some(Reth { va: 8, rkey: MrKey(0x5a5a_5a5a), length: FAULTY_BYTES as u32 }),
-                    ..Headers::new(Bth { opcode, ..headers.bth })
-                };
-            })]
-        } else if seen.is_request() {
-            // From the place of a repetition a near one may be the one that is due, or be repeated.
-            let nearest = if is_behind { BEHIND } else { MISS };
-            let miss = self.forger.random.within(nearest, nearest + 192) as u32;
-            vec![
-                forged(bytes, |headers, psn| headers.bth.psn = psn.plus(miss)),
-                forged(bytes, |headers, _| spoil_key(headers)),
-            ]
-        } else {
-            let syndrome = self.forger.random.pick(&[
-                Syndrome::Nak(NakCode::InvalidRequest),
-                Syndrome::Nak(NakCode::RemoteAccess),
-                Syndrome::Nak(NakCode::RemoteOperation),
-                Syndrome::Rnr { timer: 0 },
-            ]);
-            vec![forged(bytes, |headers, _| {
-                let msn = headers.aeth.map_or(0, |aeth| aeth.msn);
-                headers.bth.opcode = opcode::RC_ACK;
-                (headers.aeth, headers.atomic_ack) = (Some(Aeth { syndrome, msn }), None);
-            })]
-        };
-        for frame in frames {
-            let checked = self.give_forged(to, seen, &frame);
-            self.model.note(checked);
-        }
-    }
-
-    fn give_forged(&mut self, to: usize, seen: &Seen<'_>, frame: &[u8]) -> Checked {
-        self.forger.sent += 1;
-        self.model.hosts[to].tally.given += 1;
-        self.model.arriving = Some(Arriving::nothing("forged", seen.psn));
-        self.model.calls += 1;
-        let mut app = AppView { model: &mut self.model, host: to };
-        let disposition = self.endpoints[to].on_frame(Nanos(self.now), &[frame], &mut app);
-        self.model.arriving = None;
-        self.on_forged_frame(to, frame);
-        if self.model.trace {
-            say(format_args!("{:>12} host {to} <- forged, before PSN {}: {disposition:?}", self.now, seen.psn));
-        }
-        let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
-        demand!(is_refused, "forged", "a forged frame before PSN {} is {disposition:?}", seen.psn);
-        Ok(())
-    }
-
-    /// The genuine request is no repetition: one in its place is due, or early.
-    fn is_not_behind(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
-        let stream = &mut self.model.connections[at].ends[1 - to].stream;
-        let psn = stream.unwrap_psn(seen.psn);
-        // Packets of an unreliable connection that come late are as many behind.
-        psn >= if seen.service == Service::Unreliable { stream.inbox.expected } else { stream.expected().1 }
-    }
-
-    /// The receiver certainly knows the port of this life's packets, and that it is no past one's.
-    fn knows_port(&mut self, at: usize, to: usize, seen: &Seen<'_>) -> bool {
-        let connection = &mut self.model.connections[at];
-        match seen.service {
-            Service::Reliable => {
-                let is_certain = !self.earlier.is_on() || self.earlier.changes_port(1 - to);
-                // Requests and answers of a host come from one port: either shows it.
-                is_certain && [true, false].map(|of| connection.knows_port(1 - to, of)).contains(&Port::Known)
-            }
-            Service::Unreliable => self.forger.heard.contains(&(connection.life, to)),
-            Service::Datagram => false,
-        }
-    }
 }

@@ -2,6 +2,8 @@
 //! transport's frames apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and
 //! the headers of the opcode.
 
+use std::fmt;
+
 use crate::service::Service;
 
 /// Kinds of packets, by the low five bits of the opcode (IBTA v1 table 38).
@@ -81,6 +83,26 @@ impl Seen<'_> {
     /// A request, not an answer.
     pub(crate) const fn is_request(&self) -> bool {
         !matches!(self.kind, Kind::ReadResponse | Kind::Ack | Kind::AtomicAck)
+    }
+}
+
+impl fmt::Display for Seen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let aeth =
+            self.aeth.map(|aeth| format!(" syndrome {:#04x} msn {}", aeth.syndrome, aeth.msn)).unwrap_or_default();
+        let reth = self.reth.map(|reth| format!(" va {:#x} key {:#x} of {}", reth.va, reth.rkey, reth.length));
+        write!(
+            f,
+            "{:#08x} {:?}{}{} psn {}{}{} {} bytes",
+            self.dest_qpn,
+            self.kind,
+            if self.begins { " first" } else { "" },
+            if self.ends { " last" } else { "" },
+            self.psn,
+            if self.ack_request { " A" } else { "" },
+            aeth + &reth.unwrap_or_default(),
+            self.payload.len()
+        )
     }
 }
 
@@ -220,4 +242,9 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         ieth,
         payload,
     })
+}
+
+/// A frame as a line of a trace has it.
+pub(crate) fn line(bytes: &[u8]) -> String {
+    parse(bytes).map(|seen| seen.to_string()).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, State},
     recovery::{Recovery, RecoveryConfig},
     srq::SrqConfig,
     wire::{
@@ -19,7 +19,6 @@ use roced_transport::{
 use roced_types::{EndpointId, QpAttributes, QpSizes, Qpn, access, attribute, state};
 
 use crate::{
-    connection::Settings,
     counting::COUNTING_BYTES,
     layout::{
         COUNTING, COUNTING_KEY, COUNTING_VA, FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY,
@@ -29,6 +28,7 @@ use crate::{
     pattern::SOURCE_BYTES,
     random::Random,
     service::Service,
+    settings::Settings,
 };
 
 /// Queue pairs that one host can make in a seed; at the most.
@@ -282,6 +282,11 @@ pub(crate) fn reset(endpoint: &mut Endpoint, own: Qpn) {
 pub(crate) fn end(endpoint: &mut Endpoint, own: Qpn) {
     let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
     endpoint.modify_qp(own, attribute::STATE, &error, None).expect("from anywhere");
+}
+
+/// A queue pair in this state takes frames.
+pub(crate) const fn hears(state: State) -> bool {
+    matches!(state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
 }
 
 /// A NIC with room for so many frames.

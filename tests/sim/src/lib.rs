@@ -15,28 +15,24 @@
 //!
 //! [`run_make`] has peers of other makes, [`run_connections`] the connection manager.
 
-mod application;
 mod arriving;
 mod check;
 mod connection;
 mod connections;
 mod counting;
-mod drain;
 mod earlier;
 mod fault;
 mod forger;
 mod frame;
 mod host;
-mod keys;
 mod layout;
+mod leaver;
 mod leaving;
-mod life;
 mod lockstep;
 mod makes;
 mod message;
 mod model;
 mod network;
-mod notifications;
 mod notified;
 mod operation;
 mod pattern;
@@ -46,10 +42,10 @@ mod returning;
 mod reuse;
 mod say;
 mod service;
+mod settings;
 mod shared;
 mod stream;
 mod table;
-mod traffic;
 mod violation;
 mod world;
 
@@ -58,23 +54,8 @@ pub use self::{
     say::say,
     table::Table,
     violation::Violation,
+    world::{FRAMES, Outcome},
 };
-
-/// Result of one seed.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Frames that left either host.
-    pub frames: u64,
-    /// Queue pairs that were there at a time.
-    pub qps: usize,
-    /// Which faults hit which operations, and how often.
-    pub table: Table,
-    /// The first rule that was broken.
-    pub violation: Option<Violation>,
-}
-
-/// Frames that a seed has at the least.
-pub const FRAMES: u64 = 2_000;
 
 /// Runs a seed to its end, or to the first violation. With `trace` it prints each frame and event.
 pub fn run(seed: u64, trace: bool) -> Outcome {

@@ -14,9 +14,10 @@ use crate::{
     connection::{Connection, Phase},
     counting,
     fault::Fault,
+    frame::Seen,
     layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot, reuse_slot},
     pattern::{SOURCE_BYTES, sea},
-    returning::Returned,
+    returning::ReturnedPrograms,
     reuse::Reuse,
     say::say,
     shared::Shared,
@@ -55,7 +56,7 @@ pub(crate) struct Model {
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
     /// Queue pairs of programs that came back.
-    pub(crate) returned: Vec<Returned>,
+    pub(crate) returned: ReturnedPrograms,
     /// The connection of the queue pair that an endpoint is working on.
     pub(crate) served: Option<usize>,
     /// A frame without an answer that an endpoint is being given.
@@ -101,6 +102,29 @@ impl Model {
     /// The connection with the queue pair of this number at `host`.
     pub(crate) fn connection_of(&self, host: usize, qpn: u32) -> Option<usize> {
         self.hosts[host].by_index.get(Qpn::from_wire(qpn).index() as usize).copied().flatten()
+    }
+
+    /// Required effect of a frame of an unreliable connection at `host`, which has a listening
+    /// queue pair.
+    pub(crate) fn expect_unreliable(&mut self, host: usize, seen: &Seen<'_>) -> Arriving {
+        let Some(at) = self.connection_of(host, seen.dest_qpn) else {
+            return Arriving::nothing("unreliable", seen.psn);
+        };
+        let connection = &mut self.connections[at];
+        let good = self.hosts[host].generations[connection.slot];
+        let [first, second] = &mut connection.ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        Arriving::unreliable(own, peer, self.hosts[host].shared.as_ref(), good, seen)
+    }
+
+    /// Required effect of a datagram at `host`, at the queue pair of that number, which takes some.
+    pub(crate) fn expect_datagram(&self, host: usize, seen: &Seen<'_>, frame: &[u8]) -> Arriving {
+        let Some(at) = self.connection_of(host, seen.dest_qpn) else {
+            return Arriving::nothing("datagram", seen.psn);
+        };
+        let connection = &self.connections[at];
+        let receive = connection.ends[host].next_receive(self.hosts[host].shared.as_ref());
+        Arriving::datagram(receive, connection.settings.qkey, seen, frame)
     }
 
     fn on_write(&mut self, host: usize, span: MemSpan<'_>, bytes: &[u8]) -> Checked {
@@ -212,7 +236,7 @@ impl Model {
             ));
         }
         let Some(at) = self.connection_of(host, cqe.qpn.get()) else {
-            if let Some(checked) = self.check_send_of_returned(host, cqe) {
+            if let Some(checked) = self.returned.check_send(host, cqe) {
                 return checked;
             }
             demand!(false, "completion-once", "{:#x} completes on a queue pair that is gone", cqe.wr_id);

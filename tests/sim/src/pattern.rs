@@ -73,6 +73,19 @@ impl Pieces {
     }
 }
 
+/// A receive buffer in up to `most` pieces.
+pub(crate) fn split(random: &mut Random, base: u32, bytes: u32, most: u32) -> Pieces {
+    let count = if most > 1 && random.one_in(2) { random.within(2, most.into()) as u32 } else { 1 };
+    let mut pieces = Pieces::default();
+    let mut done = 0;
+    for piece in 1..=count {
+        let now = if piece == count { bytes - done } else { random.below(u64::from(bytes - done) / 2 + 1) as u32 };
+        pieces.push(base + done, now);
+        done += now;
+    }
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

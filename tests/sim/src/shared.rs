@@ -5,20 +5,19 @@
 use std::collections::VecDeque;
 
 use roced_transport::{
+    endpoint::Endpoint,
     srq::{Srq, SrqConfig},
     work::RecvWork,
 };
 use roced_types::{EndpointId, QpSizes, Sge, Srqn};
 
 use crate::{
-    application::split,
     connection::End,
-    layout::{PD, RECV_BYTES, SHARED_BUFFERS, SINK_KEY, SINK_VA, SLOT_BYTES},
+    layout::{PD, RECV_BYTES, SHARED_BUFFERS, SINK_KEY, SINK_VA},
+    pattern::split,
     random::Random,
-    say::say,
     stream::Receive,
     violation::{Checked, Violation, demand},
-    world::World,
 };
 
 /// The wr_id of the first receive: neither a send nor a receive of a queue pair's own has it.
@@ -78,6 +77,46 @@ impl Shared {
 
     pub(crate) fn make(&self, host: usize) -> Box<Srq> {
         Box::new(Srq::new(self.config(host)))
+    }
+
+    /// Its application sees to it, at that host. Its buffers are in the sink from `base` on.
+    pub(crate) fn post(&mut self, random: &mut Random, endpoint: &mut Endpoint, (host, base): (usize, u32), now: u64) {
+        let lacking = self.depth.saturating_sub(self.list.len()).min(self.free.len());
+        if lacking == 0 {
+            return;
+        }
+        if self.late > 0 {
+            if self.post_at == 0 {
+                self.post_at = now + 1 + random.below(self.late);
+            }
+            if self.post_at > now {
+                return;
+            }
+            self.post_at = 0;
+        }
+        let srqn = self.config(host).srqn;
+        for _ in 0..lacking {
+            let buffer = self.free.remove(random.below(self.free.len() as u64) as usize);
+            let short = self.for_datagrams && random.one_in(8);
+            let bytes = if short { random.below(100) as u32 } else { RECV_BYTES };
+            let into = split(random, base + buffer * RECV_BYTES, bytes, self.sges);
+            let mut sges = [Sge::default(); 32];
+            for (sge, (offset, bytes)) in sges.iter_mut().zip(into.iter()) {
+                *sge = Sge { va: SINK_VA + u64::from(offset), length: bytes, lkey: SINK_KEY };
+            }
+            let wr_id = SHARED_ID + self.posted;
+            let work = RecvWork { wr_id, sges: &sges[..into.len()] };
+            self.posted += 1;
+            self.list.push_back(Receive { wr_id, into, buffer });
+            assert!(endpoint.srq_room(srqn) > 0, "fewer buffers than room");
+            endpoint.post_srq_recv(srqn, &work).expect("it is there");
+        }
+        if self.limit == 0 && !self.due && random.one_in(3) {
+            // More than there are is told at once.
+            self.limit = random.within(1, self.depth as u64 + 1) as u32;
+            endpoint.set_srq_limit(srqn, self.limit).expect("it is there");
+            self.check_limit();
+        }
     }
 
     fn check_limit(&mut self) {
@@ -158,63 +197,5 @@ impl End {
     /// No receive waits any more, of one that has failed.
     pub(crate) fn is_flushed(&self) -> bool {
         if self.is_shared { self.last_wqe } else { self.receives.list.is_empty() }
-    }
-}
-
-impl World {
-    /// The application of a host sees to its shared queue.
-    pub(crate) fn post_shared(&mut self, host: usize) {
-        let Some(shared) = &mut self.model.hosts[host].shared else { return };
-        let lacking = shared.depth.saturating_sub(shared.list.len()).min(shared.free.len());
-        if lacking == 0 || self.model.connections.iter().all(|connection| !connection.ends[host].is_shared) {
-            return;
-        }
-        if shared.late > 0 {
-            if shared.post_at == 0 {
-                shared.post_at = self.now + 1 + self.random.below(shared.late);
-            }
-            if shared.post_at > self.now {
-                return;
-            }
-            shared.post_at = 0;
-        }
-        let srqn = shared.config(host).srqn;
-        let base = self.model.hosts[host].generations.len() as u32 * SLOT_BYTES;
-        for _ in 0..lacking {
-            let buffer = shared.free.remove(self.random.below(shared.free.len() as u64) as usize);
-            let short = shared.for_datagrams && self.random.one_in(8);
-            let bytes = if short { self.random.below(100) as u32 } else { RECV_BYTES };
-            let into = split(&mut self.random, base + buffer * RECV_BYTES, bytes, shared.sges);
-            let mut sges = [Sge::default(); 32];
-            for (sge, (offset, bytes)) in sges.iter_mut().zip(into.iter()) {
-                *sge = Sge { va: SINK_VA + u64::from(offset), length: bytes, lkey: SINK_KEY };
-            }
-            let wr_id = SHARED_ID + shared.posted;
-            let work = RecvWork { wr_id, sges: &sges[..into.len()] };
-            shared.posted += 1;
-            shared.list.push_back(Receive { wr_id, into, buffer });
-            assert!(self.endpoints[host].srq_room(srqn) > 0, "fewer buffers than room");
-            self.endpoints[host].post_srq_recv(srqn, &work).expect("it is there");
-        }
-        if shared.limit == 0 && !shared.due && self.random.one_in(3) {
-            // More than there are is told at once.
-            shared.limit = self.random.within(1, shared.depth as u64 + 1) as u32;
-            self.endpoints[host].set_srq_limit(srqn, shared.limit).expect("it is there");
-            shared.check_limit();
-        }
-    }
-
-    /// Limit events of a host's endpoint for its shared queue.
-    pub(crate) fn take_limit_events(&mut self, host: usize) {
-        let mut checked = Ok(());
-        while let Some(srqn) = self.endpoints[host].poll_srq_limit() {
-            if self.model.trace {
-                say(format_args!("{:>12} host {host}   {srqn} fell below its limit", self.now));
-            }
-            let shared = self.model.hosts[host].shared.as_mut();
-            checked = checked.and_then(|()| shared.map_or(Ok(()), Shared::check_event));
-        }
-        let told = self.model.hosts[host].shared.as_ref().map_or(Ok(()), Shared::check_told);
-        self.model.note(checked.and(told));
     }
 }

@@ -17,17 +17,6 @@ const CREDITS: [u64; 31] = [
 /// No flow control.
 const NONE: u8 = 31;
 
-/// Knowledge of a requester's limit.
-#[derive(Debug, Default)]
-pub(crate) struct Credits {
-    /// The last message that any answer allowed, counted without end; once the requester must have
-    /// seen one.
-    limit: u64,
-    is_known: bool,
-    /// The last packet that was sent beyond it for the first time, and the number of its message.
-    probe: Option<(u64, u32)>,
-}
-
 impl End {
     /// An answer leaves. It offers as many receives as are posted, rounded down, or has no flow
     /// control.

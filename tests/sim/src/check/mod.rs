@@ -15,10 +15,5 @@ mod reuse;
 mod tally;
 mod unreliable;
 
-pub(crate) use credits::Credits;
-pub(crate) use not_ready::NotReady;
-pub(crate) use owed::Owed;
-pub(crate) use read_order::ReadOrder;
 pub(crate) use requester::What;
 pub(crate) use tally::Tally;
-pub(crate) use unreliable::Inbox;

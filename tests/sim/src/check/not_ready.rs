@@ -6,22 +6,13 @@
 //! One that goes back sends all from the gap on again, and is told again.
 
 use crate::{
-    stream::Stream,
+    stream::{NotReady, Stream},
     violation::{Checked, demand},
 };
 
 /// Besides the delay and two round trips, in nanoseconds: a NIC without room, frames that arrive at
 /// multiples of some time.
 const SLACK: u64 = 100_000;
-
-/// The last RNR NAK of a request that was not the oldest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NotReady {
-    psn: u64,
-    delay: u64,
-    /// When it is sent again at the latest; known when it is the oldest.
-    due: Option<u64>,
-}
 
 impl Stream {
     /// An RNR NAK reaches the requester, and the requests before it are acknowledged.

@@ -6,43 +6,10 @@
 //! all ATOMIC ACKs come before it, and a requester with undisturbed answers has them when it learns
 //! of the refusal: it flushes nothing in front of the refused request.
 
-use std::collections::BTreeSet;
-
 use crate::{
-    stream::Stream,
+    stream::{Hit, Stream},
     violation::{Checked, demand},
 };
-
-/// Answers to READs and atomic operations of one queue pair, as the wire shows them.
-#[derive(Debug)]
-pub(crate) struct Owed {
-    /// All before this was answered at least once; PSNs from it on that were.
-    from: u64,
-    replied: BTreeSet<u64>,
-    /// READs up to here were answered to their end.
-    answered: u64,
-    /// Answers that the network lost, damaged or delayed, and may not have been made good.
-    hit: Vec<Hit>,
-    /// The request that the requester knows to be refused, and since when.
-    refused: Option<(u64, u64)>,
-    /// For answers that a refusal has overtaken its requester waits at least so long, in
-    /// nanoseconds.
-    pub(crate) patience: u64,
-}
-
-/// Network fault at the answer with this PSN.
-#[derive(Clone, Copy, Debug)]
-struct Hit {
-    psn: u64,
-    /// When it arrives; `None` if it does not.
-    arrives_at: Option<u64>,
-}
-
-impl Owed {
-    pub(crate) fn from(start: u64) -> Self {
-        Self { from: start, replied: BTreeSet::new(), answered: start, hit: Vec::new(), refused: None, patience: 0 }
-    }
-}
 
 impl Stream {
     /// A READ response or an ATOMIC ACK leaves.

@@ -8,7 +8,7 @@
 //! in which its requester goes on.
 
 use crate::{
-    drain::Drain,
+    connection::Drain,
     message::Kind,
     stream::Stream,
     violation::{Checked, demand},

@@ -13,8 +13,6 @@
 //! PSN, and no implementation can tell it from the second. So the words of a PSN that a response
 //! brought out of order are not compared.
 
-use std::collections::BTreeSet;
-
 use crate::{
     counting::count_of,
     layout::RECV_SLOTS,
@@ -22,21 +20,6 @@ use crate::{
     stream::Stream,
     violation::{Checked, demand},
 };
-
-/// Data that the READs of one queue pair brought so far.
-#[derive(Debug, Default)]
-pub(crate) struct ReadOrder {
-    /// The READ that is being placed; the newest count of those before it, and with it.
-    current: u64,
-    before: u64,
-    newest: u64,
-    /// Bytes of the word that is being placed.
-    word: [u8; 8],
-    /// Of responses: which was the last to be sent of those that arrived, and PSNs of those that
-    /// came behind a later one.
-    last: u64,
-    overtaken: BTreeSet<u64>,
-}
 
 impl Stream {
     /// A READ response reaches the requester whole: the `sequence`-th frame that its host has sent.

@@ -10,15 +10,6 @@ use crate::{
     violation::{Checked, Violation, demand},
 };
 
-/// The message that the receiver is in the middle of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Inbox {
-    /// The PSN behind the last that it listened to.
-    pub(crate) expected: u64,
-    /// The message of the packets that it has so far.
-    pub(crate) under_way: Option<u64>,
-}
-
 impl Stream {
     /// A packet without an answer leaves.
     pub(crate) fn check_unanswered(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, Violation> {

@@ -15,8 +15,8 @@ use super::{
     host::{self, EngineHost, LANDING_AT, SINK_BYTES},
 };
 use crate::{
-    connection::Settings,
     fault::Weather,
+    frame,
     host::{connect, draw_recovery, insert, make_ready, qpn},
     layout::{SINK_KEY, SOURCE_KEY},
     lockstep::{self, Did, Shadow},
@@ -26,7 +26,7 @@ use crate::{
     random::Random,
     say::say,
     service::Service,
-    traffic::line,
+    settings::Settings,
     violation::{Checked, Violation, demand},
 };
 
@@ -237,7 +237,7 @@ impl World {
             say(format_args!(
                 "{:>12} host {to} <- {}{}",
                 self.now,
-                line(&bytes),
+                frame::line(&bytes),
                 if corrupt { " corrupt" } else { "" }
             ));
         }
@@ -255,7 +255,7 @@ impl World {
             self.peer.on_packet(&packet, self.now);
             self.settle_peer();
         } else if !corrupt {
-            let text = format!("an ICRC that does not hold: {}", line(&bytes));
+            let text = format!("an ICRC that does not hold: {}", frame::line(&bytes));
             self.note(Err(Violation { checker: "lockstep", text }));
         }
         self.network.give_back(bytes);
@@ -488,7 +488,7 @@ impl World {
     fn send(&mut self, from: usize, bytes: Vec<u8>) {
         self.sent += 1;
         let is_request = Packet::parse_unchecked(&bytes).is_some_and(|packet| packet.is_request());
-        let text = if self.trace { line(&bytes) } else { String::new() };
+        let text = if self.trace { frame::line(&bytes) } else { String::new() };
         let fate = self.network.send(self.now, from, bytes, (None, 0));
         if self.trace {
             say(format_args!("{:>12} host {from} -> {text} {}", self.now, fate.names().join(", ")));

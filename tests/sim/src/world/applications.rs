@@ -4,19 +4,20 @@
 use roced_transport::work::{RecvWork, SendWork, WorkData};
 use roced_types::{Qpn, SendOp, Sge, send_flags};
 
+use super::World;
 use crate::{
-    connection::{Connection, Phase},
-    earlier::Rebirth,
+    connection::{Connection, End, Phase, Rebirth},
     host,
-    layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, REUSE_VA, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
+    layout::{
+        MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, REUSE_VA, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA,
+    },
     message::{Kind, Message, Outcome},
     model::RECEIVE_ID,
     operation::{self, Composer, Operation, Trait, trait_bit},
-    pattern::{Pieces, SOURCE_BYTES, sea},
+    pattern::{SOURCE_BYTES, sea, split},
     say::say,
     service::Service,
     stream::Receive,
-    world::World,
 };
 
 /// Work requests that one operation posts at the most.
@@ -27,7 +28,7 @@ const ROOM: u64 = (host::WORK_REQUESTS - WORK_REQUESTS_MAX) as u64;
 
 impl World {
     /// A connection's applications look at it.
-    pub(crate) fn visit(&mut self, at: usize) {
+    pub(super) fn visit(&mut self, at: usize) {
         self.leave(at);
         let connection = &self.model.connections[at];
         match connection.phase {
@@ -55,7 +56,7 @@ impl World {
                     self.post_receives(at, end);
                     self.drain(at, end);
                 }
-                let done = |end: &crate::connection::End| end.gone || end.stream.is_drained();
+                let done = |end: &End| end.gone || end.stream.is_drained();
                 if self.model.connections[at].ends.iter().all(done) {
                     self.end(at);
                 } else {
@@ -211,7 +212,7 @@ impl World {
     }
 
     /// Posts the work of an operation.
-    pub(crate) fn post_drawn(&mut self, at: usize, host: usize, operation: &Operation, row: u64) {
+    pub(super) fn post_drawn(&mut self, at: usize, host: usize, operation: &Operation, row: u64) {
         let shares = self.model.connections[at].ends[1 - host].is_shared;
         let settings = self.model.connections[at].settings;
         let (partners, strangers) =
@@ -349,24 +350,11 @@ fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize, reuse_
         false => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
     };
     for (at, (offset, bytes)) in pieces.iter().enumerate() {
-        let lkey = if message.kind.brings() || message.reuses { message.lkey } else { crate::layout::SOURCE_KEY };
+        let lkey = if message.kind.brings() || message.reuses { message.lkey } else { SOURCE_KEY };
         // Of work that fails here the first piece opens, so that its first packets leave.
         let wrong = message.outcome == Outcome::LocalProtection && at > 0;
         let lkey = if wrong { message.lkey } else { lkey };
         sges[at] = Sge { va: base.wrapping_add(offset.into()), length: bytes, lkey };
     }
     &sges[..pieces.len()]
-}
-
-/// A receive buffer in up to `most` pieces.
-pub(crate) fn split(random: &mut crate::random::Random, base: u32, bytes: u32, most: u32) -> Pieces {
-    let count = if most > 1 && random.one_in(2) { random.within(2, most.into()) as u32 } else { 1 };
-    let mut pieces = Pieces::default();
-    let mut done = 0;
-    for piece in 1..=count {
-        let now = if piece == count { bytes - done } else { random.below(u64::from(bytes - done) / 2 + 1) as u32 };
-        pieces.push(base + done, now);
-        done += now;
-    }
-    pieces
 }

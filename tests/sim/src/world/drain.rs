@@ -7,29 +7,17 @@
 use roced_transport::qp::State;
 use roced_types::{QpAttributes, Qpn, attribute, state};
 
+use super::World;
 use crate::{
-    connection::Phase,
+    connection::{Drain, Phase},
     say::say,
     service::Service,
     violation::{Checked, Violation, demand},
-    world::World,
 };
-
-/// Where an end is between SQD and RTS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Drain {
-    /// In RTS.
-    #[default]
-    No,
-    /// Work that was begun goes on to its end, since this moment.
-    Draining { since: u64 },
-    /// All that was begun is done; on to RTS at this moment.
-    Drained { until: u64 },
-}
 
 impl World {
     /// An open connection's end may drain, or go on.
-    pub(crate) fn drain(&mut self, at: usize, host: usize) {
+    pub(super) fn drain(&mut self, at: usize, host: usize) {
         let connection = &self.model.connections[at];
         let (settings, end) = (connection.settings, &connection.ends[host]);
         let qpn = Qpn::from_wire(end.qpn);
@@ -76,7 +64,7 @@ impl World {
     }
 
     /// The transport says that an end is drained.
-    pub(crate) fn on_drained(&mut self, at: usize, host: usize) -> Checked {
+    pub(super) fn on_drained(&mut self, at: usize, host: usize) -> Checked {
         let until = self.now + self.random.pick(&[0, 0, 5_000, 100_000]);
         let end = &mut self.model.connections[at].ends[host];
         let stream = &mut end.stream;
@@ -95,7 +83,7 @@ impl World {
     }
 
     /// When an end goes on.
-    pub(crate) fn next_after_drain(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn next_after_drain(&self) -> impl Iterator<Item = u64> + '_ {
         let ends = self.model.connections.iter().flat_map(|connection| &connection.ends);
         ends.filter_map(|end| match end.drain {
             Drain::Drained { until } if until > self.now => Some(until),

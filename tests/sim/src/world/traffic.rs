@@ -3,26 +3,25 @@
 
 use roced_transport::{
     clock::Nanos,
-    qp::State,
     recovery::Recovery,
     reject::{Disposition, DropReason},
 };
 use roced_types::Qpn;
 
+use super::World;
 use crate::{
     arriving::Arriving,
     connection::{Connection, End},
     earlier::Admission,
     fault::{Fate, Fault},
     frame::{self, Kind},
-    host::Nic,
+    host::{Nic, hears},
     model::AppView,
     network::Arrival,
     notified::is_notification,
     say::say,
     service::Service,
     violation::{Checked, Violation, demand},
-    world::World,
 };
 
 /// Frames of a host that leave in one call, and how late it looks again when its NIC had no room.
@@ -44,18 +43,18 @@ struct Known {
 /// Any frame from the port of a past life is refused.
 fn check_refused(seen: &frame::Seen<'_>, disposition: Disposition) -> Checked {
     let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
-    demand!(is_refused, "earlier-life", "{} from the port of a past life is {disposition:?}", describe(seen));
+    demand!(is_refused, "earlier-life", "{seen} from the port of a past life is {disposition:?}");
     Ok(())
 }
 
 impl World {
-    pub(crate) fn deliver(&mut self, arrival: Arrival) {
+    pub(super) fn deliver(&mut self, arrival: Arrival) {
         if is_notification(&arrival.bytes) {
             return self.deliver_notification(arrival);
         }
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
-        if self.model.loses_before_returned(to, &seen) {
+        if self.model.returned.loses_before(to, &seen) {
             return self.network.give_back(bytes);
         }
         let at = self.model.connection_of(to, seen.dest_qpn);
@@ -70,22 +69,22 @@ impl World {
         }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
-        let hears = state.is_some_and(hears);
-        if let (Some(at), None, Service::Reliable, true) = (at, earlier, seen.service, hears && !corrupt)
+        let is_heard = state.is_some_and(hears);
+        if let (Some(at), None, Service::Reliable, true) = (at, earlier, seen.service, is_heard && !corrupt)
             && self.earlier.doubts_live(&mut self.model.connections[at], to, &seen, self.now)
         {
             admission = Admission::Doubted;
         }
         let must_refuse = matches!(admission, Admission::Refused | Admission::Doubted);
-        let is_genuine = earlier.is_none() && !must_refuse && hears && !corrupt;
+        let is_genuine = earlier.is_none() && !must_refuse && is_heard && !corrupt;
         if let Some(at) = at.filter(|_| is_genuine) {
             self.forge(at, to, &seen, &bytes);
         }
         let has_left = at.is_none() && self.has_left(to, seen.dest_qpn);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
-        tally.given_corrupt += u64::from(corrupt && hears);
-        match (seen.service, hears && !corrupt) {
+        tally.given_corrupt += u64::from(corrupt && is_heard);
+        match (seen.service, is_heard && !corrupt) {
             (Service::Reliable, true) if earlier.is_some() || must_refuse => {}
             (Service::Unreliable, true) if earlier.is_some() => {
                 self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn));
@@ -116,7 +115,7 @@ impl World {
             self.forger.hear(self.model.connections[at].life, to);
         }
         if has_left {
-            self.model.note(self.model.check_unexecuted(&seen, life, disposition));
+            self.model.note(self.model.returned.check_unexecuted(&seen, life, disposition));
             self.on_given_to_left(to, &seen, corrupt, disposition);
             self.pretend(to, &seen, &bytes);
         }
@@ -133,7 +132,7 @@ impl World {
         }
         if self.model.trace {
             let of = if earlier.is_some() { "of an earlier life " } else { "" };
-            say(format_args!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen)));
+            say(format_args!("{:>12} host {to} <- {seen} {of}{disposition:?}", self.now));
         }
         if let Some(at) = self.model.served {
             self.reuse_memory(at, to);
@@ -221,7 +220,7 @@ impl World {
         }
     }
 
-    pub(crate) fn transmit(&mut self, at: usize) {
+    pub(super) fn transmit(&mut self, at: usize) {
         self.look_again[at] = u64::MAX;
         let mut room = if self.small_nic { self.random.within(1, 8) as usize } else { usize::MAX };
         while self.endpoints[at].wants_transmit() {
@@ -266,13 +265,13 @@ impl World {
             Ok(known) => known,
             Err(violation) => {
                 if self.model.trace {
-                    say(format_args!("{:>12} host {from} -> {}", self.now, line(&bytes)));
+                    say(format_args!("{:>12} host {from} -> {}", self.now, frame::line(&bytes)));
                 }
                 self.model.violation.get_or_insert(violation);
                 return;
             }
         };
-        let line = if self.model.trace { line(&bytes) } else { String::new() };
+        let line = if self.model.trace { frame::line(&bytes) } else { String::new() };
         let life = self.keep(from, &known, &bytes);
         let mut fate = if self.loses_farewell(known.connection, from) {
             self.network.give_back(bytes);
@@ -383,29 +382,4 @@ impl World {
         let brings = matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck);
         Ok(Known { rows, connection: at, requester, psn, brings })
     }
-}
-
-/// A queue pair in this state takes frames.
-pub(crate) const fn hears(state: State) -> bool {
-    matches!(state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
-}
-
-fn describe(seen: &frame::Seen<'_>) -> String {
-    let aeth = seen.aeth.map(|aeth| format!(" syndrome {:#04x} msn {}", aeth.syndrome, aeth.msn)).unwrap_or_default();
-    let reth = seen.reth.map(|reth| format!(" va {:#x} key {:#x} of {}", reth.va, reth.rkey, reth.length));
-    format!(
-        "{:#08x} {:?}{}{} psn {}{}{} {} bytes",
-        seen.dest_qpn,
-        seen.kind,
-        if seen.begins { " first" } else { "" },
-        if seen.ends { " last" } else { "" },
-        seen.psn,
-        if seen.ack_request { " A" } else { "" },
-        aeth + &reth.unwrap_or_default(),
-        seen.payload.len()
-    )
-}
-
-pub(crate) fn line(bytes: &[u8]) -> String {
-    frame::parse(bytes).map(|seen| describe(&seen)).unwrap_or_default()
 }

@@ -7,19 +7,19 @@ use roced_transport::{
 };
 use roced_types::Qpn;
 
+use super::World;
 use crate::{
     host,
     layout::{own_key, slot_key},
     model::AppView,
     say::say,
     violation::Violation,
-    world::World,
 };
 
 impl World {
     /// Key changes that queue pairs want are made as a control side makes them: some time later,
     /// for all.
-    pub(crate) fn change_keys(&mut self) {
+    pub(super) fn change_keys(&mut self) {
         for at in 0..2 {
             while let Some(change) = self.endpoints[at].poll_key_change() {
                 let due = self.now + self.random.pick(&[0, 0, 3_000, 100_000]);
@@ -40,7 +40,7 @@ impl World {
 
     /// A queue pair's life is over: the key changes that it wanted are not made any more. If it
     /// went through RESET it hears late that it was.
-    pub(crate) fn forget_changes(&mut self, at: usize, qpn: Qpn, was_reset: bool) {
+    pub(super) fn forget_changes(&mut self, at: usize, qpn: Qpn, was_reset: bool) {
         let is_of = |(_, host, change, _): &(u64, usize, KeyChange, bool)| *host == at && change.qpn == qpn;
         self.changing.retain(|change| was_reset || !is_of(change));
         self.changing.iter_mut().filter(|change| is_of(change)).for_each(|change| change.3 = false);
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// The slot's key of a host is taken back, and another is made.
-    pub(crate) fn take_key_back(&mut self, at: usize, slot: usize) {
+    pub(super) fn take_key_back(&mut self, at: usize, slot: usize) {
         let owner = Qpn::from_wire(self.model.connections[slot].ends[at].qpn);
         let generation = self.renew_key(at, slot, owner);
         let stream = &mut self.model.connections[slot].ends[1 - at].stream;
@@ -122,7 +122,7 @@ impl World {
 
     /// Another key opens a slot's sink, to that queue pair's peer; gives the generation of the one
     /// that does no more.
-    pub(crate) fn renew_key(&mut self, at: usize, slot: usize, owner: Qpn) -> u32 {
+    pub(super) fn renew_key(&mut self, at: usize, slot: usize, owner: Qpn) -> u32 {
         let slots = self.model.hosts[at].generations.len();
         let generation = self.model.hosts[at].generations[slot];
         self.endpoints[at].remove_mr(MrKey(slot_key(slot, generation))).expect("it is good");

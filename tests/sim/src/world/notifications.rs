@@ -5,17 +5,17 @@
 use roced_transport::{clock::Nanos, congestion::notification::NotificationCount, qp::State, reject::Disposition};
 use roced_types::Qpn;
 
+use super::World;
 use crate::{
     connection::Phase,
     frame::{Kind, Seen},
+    host::hears,
     model::AppView,
     network::Arrival,
     notified::{Notified, check_bytes, dest_qpn, is_marked},
     say::say,
     service::Service,
-    traffic::hears,
     violation::{Checked, Violation, demand},
-    world::World,
 };
 
 /// Least time between two of a queue pair, and how much longer it may be.
@@ -28,12 +28,12 @@ const FRAMES_EACH: u64 = 8;
 
 impl World {
     /// The endpoint of a host is another.
-    pub(crate) fn forget_notifications(&mut self, at: usize) {
+    pub(super) fn forget_notifications(&mut self, at: usize) {
         self.notifications.qps[at].clear();
     }
 
     /// A host was given a frame.
-    pub(crate) fn on_given_frame(&mut self, to: usize, seen: &Seen<'_>, bytes: &[u8], disposition: Disposition) {
+    pub(super) fn on_given_frame(&mut self, to: usize, seen: &Seen<'_>, bytes: &[u8], disposition: Disposition) {
         if !is_marked(bytes) {
             return;
         }
@@ -60,12 +60,12 @@ impl World {
 
     /// A host was given a forged frame, which is counted if it is marked, and tells nothing of the
     /// peer.
-    pub(crate) fn on_forged_frame(&mut self, to: usize, frame: &[u8]) {
+    pub(super) fn on_forged_frame(&mut self, to: usize, frame: &[u8]) {
         self.model.hosts[to].tally.marked[1] += u64::from(is_marked(frame));
     }
 
     /// A notification leaves a host.
-    pub(crate) fn send_notification(&mut self, from: usize, bytes: Vec<u8>) {
+    pub(super) fn send_notification(&mut self, from: usize, bytes: Vec<u8>) {
         let checked = self.check_notification(from, &bytes);
         self.model.note(checked);
         if self.model.trace {
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Nothing waits to be sent by a host: no queue pair owes a notification.
-    pub(crate) fn on_all_sent(&mut self, from: usize) {
+    pub(super) fn on_all_sent(&mut self, from: usize) {
         let mut late = None;
         for (qpn, notified) in self.notifications.qps[from].iter_mut().filter(|(_, notified)| notified.is_due) {
             notified.is_due = false;
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// A notification arrives. It changes nothing.
-    pub(crate) fn deliver_notification(&mut self, arrival: Arrival) {
+    pub(super) fn deliver_notification(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, .. } = arrival;
         let dest_qpn = dest_qpn(&bytes);
         let qp = self.endpoints[to].qp(Qpn::from_wire(dest_qpn));
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Counters of a host's notification point.
-    pub(crate) fn check_notification_counters(&mut self, at: usize) -> Checked {
+    pub(super) fn check_notification_counters(&mut self, at: usize) -> Checked {
         let (tally, counters) = (&self.model.hosts[at].tally, self.endpoints[at].notification_counters());
         let [sent, ignored, marked] =
             [NotificationCount::Sent, NotificationCount::Ignored, NotificationCount::Marked].map(|it| counters.get(it));

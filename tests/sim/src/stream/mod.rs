@@ -2,13 +2,15 @@
 //! the frames that leave and arrive, the bytes that reach memory, and the completions. The rules
 //! are in [`crate::check`], each file an `impl` of this.
 
+mod states;
+
 use std::collections::{BTreeSet, VecDeque};
 
+pub(crate) use self::states::{Credits, Hit, Inbox, NotReady, Owed, ReadOrder};
 use crate::{
-    check::{Credits, Inbox, NotReady, Owed, ReadOrder},
-    connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
+    settings::Settings,
 };
 
 /// Messages kept behind the last that is needed: late frames are checked against them.

@@ -6,17 +6,17 @@ use roced_transport::{
 };
 use roced_types::Qpn;
 
+use super::World;
 use crate::{
     check::Tally,
-    connection::{Connection, End, Phase, Settings},
-    earlier::Rebirth,
+    connection::{Connection, End, Phase, Rebirth},
     fault::Fault,
     frame, host,
     say::say,
     service::Service,
+    settings::Settings,
     shared::Shared,
     stream::Stream,
-    world::World,
 };
 
 /// The longest that a host takes to answer, in nanoseconds.
@@ -27,7 +27,7 @@ const SERVICES: [Service; 4] = [Service::Reliable, Service::Reliable, Service::U
 
 impl World {
     /// A host goes away with all that its endpoint knew, and comes back empty.
-    pub(crate) fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.restart_at = u64::MAX;
         let at = self.random.below(2) as usize;
         if self.model.trace {
@@ -45,7 +45,7 @@ impl World {
         self.forget_notifications(at);
         self.model.hosts[at].by_index.fill(None);
         self.leaving.forget(at);
-        self.model.forget_returned(at);
+        self.model.returned.forget(at);
         for slot in 0..slots {
             let connection = &mut self.model.connections[slot];
             let end = &mut connection.ends[at];
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Makes the connection of a slot, after the one that was there if `again`.
-    pub(crate) fn connect(&mut self, slot: usize, again: bool) -> Connection {
+    pub(super) fn connect(&mut self, slot: usize, again: bool) -> Connection {
         let before = again.then(|| &self.model.connections[slot]);
         let rebirth = before.map_or(Rebirth::NewNumbers, |before| before.rebirth);
         let (last_psns, mtu_before) = (before.map(|before| before.psns), before.map(|before| before.settings.mtu));

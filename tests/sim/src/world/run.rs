@@ -1,38 +1,19 @@
-//! One seed: two hosts, the network between them, and the clock that all of them are told.
+//! The steps of a seed, from its first moment to its end.
 //!
 //! A step of time: frames that have arrived go in, timers that have run out fire, applications
 //! post, frames leave. Then time jumps to the next thing that can happen.
 
-use std::collections::VecDeque;
-
-use roced_transport::{clock::Nanos, counters::QpCount, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig};
+use roced_transport::{clock::Nanos, counters::QpCount};
 use roced_types::{Qpn, event};
 
+use super::{FRAMES, Outcome, World};
 use crate::{
-    FRAMES, Outcome,
-    check::Tally,
     connection::Phase,
-    earlier::Earlier,
-    fault::Weather,
-    forger::Forger,
-    host,
-    layout::sink_bytes,
-    leaving::Leaving,
-    model::{AppView, HostModel, Model},
-    network::Network,
-    notified::NotifiedPeers,
-    random::Random,
-    reuse::Reuse,
+    model::{AppView, Model},
     say::say,
-    shared::Shared,
     table::Table,
-    violation::{Checked, Violation},
+    violation::Violation,
 };
-
-/// A connection that is to end gets so much time for it, in nanoseconds, and a request for each
-/// step forward. The slowest there are: eight time-outs of 4.2 ms, a link that is down for 50 ms,
-/// receives that are late.
-const ENDING_TIME_MAX_NS: u64 = 1_500_000_000;
 
 /// No packet is held longer than this, in nanoseconds: longer than any way through a network that
 /// is whole.
@@ -41,104 +22,7 @@ const HELD_MOST: u64 = 5_000_000;
 /// More frames than any seed needs.
 const FRAMES_MAX: u64 = 100 * FRAMES;
 
-/// Everything of a seed.
-pub(crate) struct World {
-    pub(crate) endpoints: [Endpoint; 2],
-    pub(crate) model: Model,
-    pub(crate) network: Network,
-    pub(crate) weather: Weather,
-    pub(crate) recovery: [RecoveryConfig; 2],
-    pub(crate) random: Random,
-    pub(crate) now: u64,
-    /// Frames that left, and with how many no more work is posted.
-    pub(crate) sent: u64,
-    pub(crate) enough: u64,
-    pub(crate) next_index: u32,
-    /// Once in so many work requests one ends its connection; 0 is never.
-    pub(crate) fatal_every: u64,
-    /// A host goes away at this moment.
-    pub(crate) restart_at: u64,
-    pub(crate) earlier: Earlier,
-    pub(crate) leaving: Leaving,
-    pub(crate) forger: Forger,
-    pub(crate) notifications: NotifiedPeers,
-    /// Connections may be of any service.
-    pub(crate) mixed: bool,
-    /// NICs that have room for few frames at a time.
-    pub(crate) small_nic: bool,
-    pub(crate) look_again: [u64; 2],
-    /// Frames that were given to each host and when, of the last while.
-    given: [VecDeque<(u64, u64)>; 2],
-    /// Changes of keys that queue pairs wait for: when they are made, on which host, and whether it
-    /// is still wanted.
-    pub(crate) changing: Vec<(u64, usize, KeyChange, bool)>,
-    pub(crate) out: Vec<Vec<u8>>,
-    pub(crate) spare: Vec<Vec<u8>>,
-}
-
 impl World {
-    pub(crate) fn new(seed: u64, trace: bool) -> Self {
-        let mut random = Random::new(seed);
-        let weather = Weather::forecast(&mut random);
-        let slots = random.within(1, 4) as usize;
-        let mut host = || HostModel {
-            shared: random.one_in(3).then(|| Shared::draw(&mut random)),
-            sink: vec![0; sink_bytes(slots)],
-            generations: vec![0; slots],
-            own_generations: vec![0; slots],
-            reuse: vec![Reuse::default(); slots],
-            by_index: vec![None; host::QPS_MAX as usize],
-            tally: Tally::default(),
-        };
-        let model = Model {
-            now: 0,
-            calls: 0,
-            hosts: [host(), host()],
-            connections: Vec::new(),
-            returned: Vec::new(),
-            served: None,
-            arriving: None,
-            left: Vec::new(),
-            violation: None,
-            activity: false,
-            trace,
-            cells: Table::default().cells,
-        };
-        let network = Network::new(weather, Random::new(random.next()));
-        let bears = network.disorder().is_some() && !random.one_in(4);
-        let recovery = [(); 2].map(|()| if bears { host::BEARING } else { host::draw_recovery(&mut random) });
-        let mut world = Self {
-            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at])),
-            recovery,
-            model,
-            network,
-            weather,
-            now: 1_000_000,
-            sent: 0,
-            enough: FRAMES + random.below(200),
-            next_index: 2,
-            fatal_every: random.pick(&[0, 10, 25, 70]),
-            restart_at: u64::MAX,
-            earlier: Earlier::draw(&mut random, weather.earlier_life),
-            leaving: Leaving::draw(Random::new(!seed)),
-            forger: Forger::draw(Random::new(seed.rotate_left(17) ^ 0x464f_5247)),
-            notifications: NotifiedPeers::default(),
-            mixed: random.one_in(2),
-            small_nic: random.one_in(6),
-            look_again: [u64::MAX; 2],
-            given: Default::default(),
-            changing: Vec::new(),
-            out: Vec::new(),
-            spare: Vec::new(),
-            random,
-        };
-        for slot in 0..slots {
-            let connection = world.connect(slot, false);
-            world.model.connections.push(connection);
-        }
-        world
-    }
-
     pub(crate) fn run(mut self) -> Outcome {
         let qps = 2 * self.model.connections.len();
         while self.model.violation.is_none() && !self.is_over() {
@@ -156,10 +40,6 @@ impl World {
     /// All that was to be sent was, and every connection has come to its end.
     fn is_over(&self) -> bool {
         self.has_enough() && self.model.connections.iter().all(|c| matches!(c.phase, Phase::Closed { .. }))
-    }
-
-    pub(crate) fn has_enough(&self) -> bool {
-        self.sent >= self.enough
     }
 
     fn step(&mut self) {
@@ -226,11 +106,6 @@ impl World {
         self.model.note(checked);
     }
 
-    /// A host's endpoint is another.
-    pub(crate) fn forget_given(&mut self, at: usize) {
-        self.given[at].clear();
-    }
-
     fn next_moment(&self) -> u64 {
         let timers = self.endpoints.iter().map(|endpoint| endpoint.poll_timeout().0);
         let waits = self.model.connections.iter().map(|connection| match connection.phase {
@@ -247,28 +122,6 @@ impl World {
         let changes = self.changing.iter().map(|(due, ..)| *due);
         let drained = self.next_after_drain();
         timers.chain(waits).chain(drained).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
-    }
-
-    /// Unfinished work, as text for a person.
-    pub(crate) fn waiting(&self) -> String {
-        let ends = self.model.connections.iter().flat_map(|connection| {
-            connection.ends.iter().enumerate().map(move |(at, end)| {
-                let stream = &end.stream;
-                format!(
-                    "slot {} host {at} {:?}: una {} frontier {} end {}, complete {} of {}, receives {} of {}; ",
-                    connection.slot,
-                    connection.phase,
-                    stream.una & 0xff_ffff,
-                    stream.frontier & 0xff_ffff,
-                    stream.end & 0xff_ffff,
-                    stream.complete,
-                    stream.posted(),
-                    end.receives.completed,
-                    end.receives.posted
-                )
-            })
-        });
-        ends.collect()
     }
 
     fn fire_timers(&mut self, at: usize) {
@@ -322,21 +175,12 @@ impl World {
         }
     }
 
-    pub(crate) fn check_counters(&mut self, at: usize, holds: bool) {
+    pub(super) fn check_counters(&mut self, at: usize, holds: bool) {
         let checked =
             self.model.hosts[at].tally.check(&self.endpoints[at].counters(), self.endpoints[at].drops(), holds);
         let checked = checked.and_then(|()| self.check_notification_counters(at));
         self.model.note(
             checked.map_err(|violation| Violation { text: format!("host {at}: {}", violation.text), ..violation }),
         );
-    }
-
-    /// Something takes longer than anything can.
-    pub(crate) fn check_patience(&mut self, since: u64, what: &str) -> Checked {
-        if self.now - since <= ENDING_TIME_MAX_NS {
-            return Ok(());
-        }
-        let text = format!("{what} for {} ms: {}", (self.now - since) / 1_000_000, self.waiting());
-        Err(Violation { checker: "hang", text })
     }
 }
