@@ -60,7 +60,7 @@ pub(crate) const CLOSING: [Closing; 12] = [
 
 /// Crates of tests with more files in one circle: as many as there are, so that it may only shrink.
 /// Their modules are in it, and have no rule of their own.
-const KNOTS: [(&str, usize); 2] = [("tests/interop", 16), ("tests/sim", 25)];
+const KNOTS: [(&str, usize); 1] = [("tests/sim", 25)];
 
 const fn closing(folder: &'static str, from: &'static str, to: &'static str, reason: &'static str) -> Closing {
     Closing { folder, from, to, reason }
