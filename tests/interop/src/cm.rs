@@ -1,5 +1,5 @@
-//! Programs of the distribution's librdmacm at both ends, connected by the connection manager of
-//! Linux at one of them and by roced's at the other: data, refusals, and the sudden end of a
+//! Runs programs of the distribution's librdmacm at both ends, connected by the connection manager
+//! of Linux at one of them and by roced's at the other: data, refusals, and the sudden end of a
 //! program.
 
 use std::{fmt::Write as _, thread, time::Duration};
@@ -8,87 +8,23 @@ use anyhow::{Result, ensure};
 
 use crate::{
     bench::{Bench, SOON},
-    drive::Told,
+    cm_test::{CmTest, GROUP_MAC, ROUNDS},
     process::Ended,
     scenario::{Network, Scenario, Side},
     stale::{self, IdleConnection},
+    told::Told,
 };
 
-/// Rounds of `rping`.
-const ROUNDS: usize = 20;
-/// Datagrams of a connection, in the order in which they are sent.
-const DATAGRAMS: [&str; 5] = ["REQ", "REP", "RTU", "DREQ", "DREP"];
 /// Datagrams of the connection manager that are lost come again after 4 to 6 s, some of them twice.
 const LIMIT: Duration = Duration::from_secs(100);
 /// Frames that pass before a program is killed.
 const LOAD: u64 = 300;
-/// A multicast group, and the MAC address of its frames, as in `/proc/net/dev_mcast`.
-const GROUP: &str = "239.9.8.7";
-const GROUP_MAC: &str = "01005e090807";
 /// From the port of a scenario to that of another connection in it.
 const IDLE_PORT: u16 = 1000;
 /// Words in the guest kernel's log that mean trouble.
 const TROUBLE: &str = "warn|bug|oops|error|fail|stuck|leak|call trace";
 
-/// A test of a connection manager against the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CmTest {
-    /// READ, WRITE and SEND, and a comparison of the data.
-    Rping,
-    /// So many connections at a time.
-    Ucmatose(u8),
-    /// Datagrams to a service that SIDR finds.
-    Udaddy,
-    /// Sockets over RDMA, with a comparison of the data.
-    Rstream,
-    WriteBw,
-    /// `rping`, with one of the datagrams lost: REQ, REP, RTU, DREQ, DREP.
-    Lost(u8),
-    /// `ucmatose`, with a fifth of the datagrams lost, in both directions.
-    FifthLost,
-    /// Datagrams to a multicast group, which the receiver has joined.
-    Mckey,
-    /// The same by a sender that is no full member.
-    MckeySendOnly,
-    /// No listener at the port.
-    NoListener,
-    /// The server's program is killed under load.
-    ServerKilled,
-    ClientKilled,
-    /// The client's program is killed when it is accepted, before it confirms that.
-    KilledBeforeRtu,
-    /// roced's daemon is killed under load, and started again.
-    DaemonKilled,
-    /// The guest's power fails, and the next guest connects with the same queue pair number.
-    PowerFails,
-}
-
 impl CmTest {
-    pub(crate) fn program(self) -> String {
-        match self {
-            Self::Rping => format!("rping -v -V -C {ROUNDS}"),
-            Self::Ucmatose(connections) => format!("ucmatose -c {connections}"),
-            Self::Udaddy => "udaddy -c 4".to_owned(),
-            Self::Rstream => "rstream -T v -S 65536 -I 4 -C 8".to_owned(),
-            Self::WriteBw => "ib_write_bw -R -F -n 50 -s 65536 -u 16".to_owned(),
-            Self::Lost(nth) => format!("{}, {} lost", Self::Rping.program(), DATAGRAMS[usize::from(nth) - 1]),
-            Self::FifthLost => format!("{}, 20 % of datagrams lost", Self::Ucmatose(10).program()),
-            Self::Mckey => format!("mckey -m {GROUP} -C 10"),
-            Self::MckeySendOnly => format!("{} -o", Self::Mckey.program()),
-            Self::NoListener => "rping, no listener".to_owned(),
-            Self::ServerKilled => "rping, server killed".to_owned(),
-            Self::ClientKilled => "rping, client killed".to_owned(),
-            Self::KilledBeforeRtu => "rping, client killed before its RTU".to_owned(),
-            Self::DaemonKilled => "rping, daemon killed".to_owned(),
-            Self::PowerFails => "same QPN after a power failure".to_owned(),
-        }
-    }
-
-    /// The server sends as well: joining a group takes no datagram.
-    pub(crate) fn is_answered(self) -> bool {
-        !matches!(self, Self::Mckey | Self::MckeySendOnly)
-    }
-
     /// Command lines of client and server.
     fn commands(self, bench: &Bench, network: Network, client: Side, port: u16) -> [String; 2] {
         let address = Bench::address_of(client.other(), network);
@@ -317,60 +253,4 @@ fn daemon_killed(bench: &Bench, scenario: &Scenario, test: CmTest, port: u16) ->
         server: server.output + &again.server + &idle.server,
         ..again
     })
-}
-
-/// Scenarios of every day.
-pub(crate) fn short() -> Vec<Scenario> {
-    use crate::scenario::Run;
-    let mut few = Vec::new();
-    for client in Side::BOTH {
-        let plain = |test| Scenario::plain(Run::Cm(test), client);
-        few.push(plain(CmTest::Rping));
-        few.push(Scenario { network: Network::Ipv6, ..plain(CmTest::Ucmatose(10)) });
-        few.push(plain(CmTest::Udaddy));
-        few.push(plain(CmTest::NoListener));
-    }
-    few.push(Scenario::plain(Run::Cm(CmTest::Lost(2)), Side::Rxe));
-    few.push(Scenario::plain(Run::Cm(CmTest::WriteBw), Side::Roced));
-    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Roced));
-    few
-}
-
-/// All of them.
-pub(crate) fn all() -> Vec<Scenario> {
-    use crate::scenario::{Harm, Run};
-    const TESTS: [CmTest; 10] = [
-        CmTest::Rping,
-        CmTest::Ucmatose(10),
-        CmTest::Ucmatose(100),
-        CmTest::Udaddy,
-        CmTest::Rstream,
-        CmTest::WriteBw,
-        CmTest::NoListener,
-        CmTest::ServerKilled,
-        CmTest::ClientKilled,
-        CmTest::KilledBeforeRtu,
-    ];
-    let mut all = Vec::new();
-    for client in Side::BOTH {
-        for network in [Network::Ipv4, Network::Ipv6] {
-            // A hundred connections show nothing else over IPv6, and perftest has no rdma_cm there.
-            let is_for_ipv6 = |test: &CmTest| !matches!(test, CmTest::Ucmatose(100) | CmTest::WriteBw);
-            let tests = TESTS.into_iter().filter(|test| network == Network::Ipv4 || is_for_ipv6(test));
-            all.extend(tests.map(|test| Scenario { network, ..Scenario::plain(Run::Cm(test), client) }));
-        }
-        // A program of Linux that disconnects and ends sends its DREQ once, and no more.
-        let is_repeated = |nth: &u8| client == Side::Roced || DATAGRAMS[usize::from(*nth) - 1] != "DREQ";
-        let nths = (1..).take(DATAGRAMS.len()).filter(is_repeated);
-        let lost = nths.map(|nth| Scenario::plain(Run::Cm(CmTest::Lost(nth)), client));
-        all.extend(lost);
-        all.extend(
-            [CmTest::FifthLost, CmTest::Mckey, CmTest::MckeySendOnly, CmTest::DaemonKilled, CmTest::PowerFails]
-                .map(|test| Scenario::plain(Run::Cm(test), client)),
-        );
-        for harm in [(Harm::Drop, "5%"), (Harm::Duplicate, "5%")] {
-            all.push(Scenario { harm: Some(harm), ..Scenario::plain(Run::Cm(CmTest::Rping), client) });
-        }
-    }
-    all
 }

@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     bench::{Bench, SOON},
-    cm,
-    expect::{self, Quirk},
+    cm, expect,
     parting::{self, Parting},
     process::Ended,
     scenario::{Run, Scenario, Side, Stock},
+    told::Told,
     verify::POWER_FAILED,
 };
 
@@ -22,22 +22,6 @@ const FIRST_PORT: u16 = 20_000;
 const FRAMES: u32 = 4_000;
 /// How many frames the guest sends and receives before its power fails.
 const LOAD: u64 = 1_000;
-
-/// Output of both ends.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) client: String,
-    pub(crate) server: String,
-    /// Frames that were dropped, duplicated, corrupted.
-    pub(crate) harmed: [u64; 3],
-    /// Known deviations.
-    pub(crate) quirks: Vec<Quirk>,
-    /// One end waited in vain for an answer that the other, which ended well, no longer repeats: to
-    /// be shown by the captures.
-    pub(crate) parting: Option<Parting>,
-    /// When the guest's power failed, since the epoch, where queue pair numbers return.
-    pub(crate) power_failed_ns: Option<u64>,
-}
 
 /// Runs it. `number` is its place in the plan; both captures lie in `folder` afterward.
 pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder: &Path) -> Result<Told> {

@@ -9,6 +9,7 @@
 mod bench;
 mod check;
 mod cm;
+mod cm_test;
 mod compare;
 mod document;
 mod drive;
@@ -20,6 +21,7 @@ mod process;
 mod report;
 mod scenario;
 mod stale;
+mod told;
 mod trace;
 mod verify;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    cm,
+    cm_test::{CmTest, DATAGRAMS},
     scenario::{Harm, MTUS, Network, QUESTIONS, RATES, Run, SIZES, Scenario, Side, Stock},
 };
 
@@ -126,7 +126,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(covering());
     all.push(Scenario::plain(Run::Client, Side::Roced));
     all.push(Scenario { harm: Some((Harm::Drop, "2%")), ..Scenario::plain(Run::Client, Side::Roced) });
-    all.extend(cm::all());
+    all.extend(of_cm());
     // Last: state that a new guest does not bring back would show in the next scenario, so each is
     // followed by one more.
     for client in Side::BOTH {
@@ -157,8 +157,62 @@ pub(crate) fn short() -> Vec<Scenario> {
         })
         .collect();
     few.push(Scenario::plain(Run::Client, Side::Roced));
-    few.extend(cm::short());
+    few.extend(few_of_cm());
     few
+}
+
+/// A few scenarios of the connection managers, for every day.
+fn few_of_cm() -> Vec<Scenario> {
+    let mut few = Vec::new();
+    for client in Side::BOTH {
+        let plain = |test| Scenario::plain(Run::Cm(test), client);
+        few.push(plain(CmTest::Rping));
+        few.push(Scenario { network: Network::Ipv6, ..plain(CmTest::Ucmatose(10)) });
+        few.push(plain(CmTest::Udaddy));
+        few.push(plain(CmTest::NoListener));
+    }
+    few.push(Scenario::plain(Run::Cm(CmTest::Lost(2)), Side::Rxe));
+    few.push(Scenario::plain(Run::Cm(CmTest::WriteBw), Side::Roced));
+    few.push(Scenario::plain(Run::Cm(CmTest::ServerKilled), Side::Roced));
+    few
+}
+
+/// All scenarios of the connection managers.
+fn of_cm() -> Vec<Scenario> {
+    const TESTS: [CmTest; 10] = [
+        CmTest::Rping,
+        CmTest::Ucmatose(10),
+        CmTest::Ucmatose(100),
+        CmTest::Udaddy,
+        CmTest::Rstream,
+        CmTest::WriteBw,
+        CmTest::NoListener,
+        CmTest::ServerKilled,
+        CmTest::ClientKilled,
+        CmTest::KilledBeforeRtu,
+    ];
+    let mut all = Vec::new();
+    for client in Side::BOTH {
+        for network in [Network::Ipv4, Network::Ipv6] {
+            // A hundred connections show nothing else over IPv6, and perftest has no rdma_cm there.
+            let is_for_ipv6 = |test: &CmTest| !matches!(test, CmTest::Ucmatose(100) | CmTest::WriteBw);
+            let tests = TESTS.into_iter().filter(|test| network == Network::Ipv4 || is_for_ipv6(test));
+            all.extend(tests.map(|test| Scenario { network, ..Scenario::plain(Run::Cm(test), client) }));
+        }
+        // A program of Linux that disconnects and ends sends its DREQ once, and no more.
+        let is_repeated = |nth: &u8| client == Side::Roced || DATAGRAMS[usize::from(*nth) - 1] != "DREQ";
+        let nths = (1..).take(DATAGRAMS.len()).filter(is_repeated);
+        let lost = nths.map(|nth| Scenario::plain(Run::Cm(CmTest::Lost(nth)), client));
+        all.extend(lost);
+        all.extend(
+            [CmTest::FifthLost, CmTest::Mckey, CmTest::MckeySendOnly, CmTest::DaemonKilled, CmTest::PowerFails]
+                .map(|test| Scenario::plain(Run::Cm(test), client)),
+        );
+        for harm in [(Harm::Drop, "5%"), (Harm::Duplicate, "5%")] {
+            all.push(Scenario { harm: Some(harm), ..Scenario::plain(Run::Cm(CmTest::Rping), client) });
+        }
+    }
+    all
 }
 
 #[cfg(test)]

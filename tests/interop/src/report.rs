@@ -14,8 +14,8 @@ use crate::{
     check::last_ack::lost_with_its_sender,
     compare::{Difference, compare},
     document::DIFFERENCES,
-    drive::Told,
     scenario::{Network, Run, Scenario, Side},
+    told::Told,
     verify::{self, Verdict},
 };
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::cm::CmTest;
+use crate::cm_test::CmTest;
 
 /// The implementation at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,6 +185,9 @@ pub(crate) const SIZES: [u32; 5] = [2, 61, 4096, 65_536, 1 << 20];
 
 /// Path MTUs.
 pub(crate) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// The largest path MTU there is.
+pub(crate) const MTU_MAX: u32 = 4096;
 
 /// Questions to the programs of `ends.c`.
 pub(crate) const QUESTIONS: [&str; 14] = [

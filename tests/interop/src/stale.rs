@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use crate::{
     bench::{Bench, SOON},
-    drive::Told,
     process::{Ended, Running},
     scenario::{Scenario, Side},
+    told::Told,
 };
 
 /// A refused REP has the requester repeat its REQ, after 4 to 8 s; a guest may be slow.

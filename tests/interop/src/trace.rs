@@ -83,6 +83,20 @@ pub(crate) struct Seen {
     pub(crate) mad: Option<Datagram>,
 }
 
+impl Seen {
+    /// How many PSNs it stands for: a READ request for those of its responses.
+    pub(crate) fn packets(&self, mtu: u32) -> u32 {
+        match self.kind {
+            Kind::ReadRequest => self.dma_bytes.unwrap_or(0).div_ceil(mtu).max(1),
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn is_only_write(&self) -> bool {
+        self.kind == Kind::Write && self.begins && self.ends
+    }
+}
+
 /// A management datagram.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {

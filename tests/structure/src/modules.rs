@@ -58,10 +58,6 @@ pub(crate) const CLOSING: [Closing; 12] = [
     closing("tests/hostile", "actor", "acts", "the program of an actor runs an act, and acts start such programs"),
 ];
 
-/// Crates of tests with more files in one circle: as many as there are, so that it may only shrink.
-/// Their modules are in it, and have no rule of their own.
-const KNOTS: [(&str, usize); 1] = [("tests/interop", 16)];
-
 const fn closing(folder: &'static str, from: &'static str, to: &'static str, reason: &'static str) -> Closing {
     Closing { folder, from, to, reason }
 }
@@ -112,9 +108,6 @@ pub(crate) fn forbidden_imports(source: &Crate, graph: &ImportGraph, arrows: &Ar
 /// Circles of modules without the imports that `closing` accepts, and imports of `closing` that
 /// close no circle.
 pub(crate) fn module_circles(source: &Crate, graph: &ImportGraph, closing: &[Closing]) -> Vec<String> {
-    if KNOTS.iter().any(|(folder, _)| *folder == source.folder) {
-        return Vec::new();
-    }
     let modules = module_graph(source, graph);
     let names: Vec<&str> = modules.keys().copied().collect();
     let at = |name: &str| names.binary_search(&name).expect("a module");
@@ -146,20 +139,10 @@ pub(crate) fn module_circles(source: &Crate, graph: &ImportGraph, closing: &[Clo
     broken
 }
 
-/// Circles of more than [`CIRCLE_MAX`] files, or than [`KNOTS`] has, and knots that are smaller.
+/// Circles of more than [`CIRCLE_MAX`] files.
 pub(crate) fn large_circles(source: &Crate, graph: &ImportGraph) -> Vec<String> {
     let name = |at: &usize| source.files[*at].path.display().to_string();
-    let circles = circles(graph);
-    if let Some((folder, most)) = KNOTS.iter().find(|(folder, _)| *folder == source.folder) {
-        let largest = circles.first().map_or(0, Vec::len);
-        let is_equal = largest == *most;
-        return if is_equal {
-            Vec::new()
-        } else {
-            vec![format!("{folder}: {largest} files import each other, {most} may")]
-        };
-    }
-    let large = circles.into_iter().filter(|circle| circle.len() > CIRCLE_MAX);
+    let large = circles(graph).into_iter().filter(|circle| circle.len() > CIRCLE_MAX);
     large
         .map(|circle| {
             let edges = circle.iter().flat_map(|from| {
@@ -221,15 +204,6 @@ mod tests {
             ("a/e.rs", &["a/a.rs"]),
         ]);
         assert_eq!(large_circles(&source, &graph).len(), 1);
-        assert_eq!(module_circles(&source, &graph, &[]), [""; 0]);
-    }
-
-    #[test]
-    fn a_knot_of_tests_has_its_number_of_files() {
-        let (mut source, graph) = source(&[("a.rs", &["b.rs"]), ("b.rs", &["a.rs"])]);
-        let (folder, most) = KNOTS[0];
-        source.folder = folder.into();
-        assert_eq!(large_circles(&source, &graph), [format!("{folder}: 2 files import each other, {most} may")]);
         assert_eq!(module_circles(&source, &graph, &[]), [""; 0]);
     }
 }

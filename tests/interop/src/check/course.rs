@@ -9,7 +9,7 @@
 //!
 //! Of unreliable connections, which have no answers, only the first is known.
 
-use super::Count;
+use super::psn::Count;
 use crate::{
     scenario::Side,
     trace::{Kind, Seen},

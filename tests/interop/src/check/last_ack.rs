@@ -18,8 +18,8 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use super::{
-    Count,
     lives::{LifeId, Lives, Place},
+    psn::Count,
     requester::Requester,
 };
 use crate::{

@@ -15,10 +15,10 @@ use std::{
     net::IpAddr,
 };
 
-use super::{MTU_MAX, course, distance};
+use super::{course, psn::distance};
 use crate::{
     compare::source_port,
-    scenario::{MTUS, Side},
+    scenario::{MTU_MAX, MTUS, Side},
     trace::{Seen, Service},
 };
 

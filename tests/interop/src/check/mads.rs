@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::{Findings, distance};
+use super::{psn::distance, rules::Findings};
 use crate::{
     compare::{port_of_label, source_port},
     scenario::Side,

@@ -15,87 +15,29 @@ mod course;
 pub(crate) mod last_ack;
 mod lives;
 pub(crate) mod mads;
+mod psn;
 mod requester;
 mod responder;
+mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-pub(crate) use self::lives::{Lives, by_guest};
 use self::{
     lives::{LifeId, Place},
     requester::Requester,
     responder::Responder,
+    rules::Findings,
+};
+pub(crate) use self::{
+    lives::{Lives, by_guest},
+    rules::Violation,
 };
 use crate::{
-    scenario::Side,
+    scenario::{MTU_MAX, Side},
     trace::{Kind, Seen},
 };
-
-/// The largest path MTU there is.
-const MTU_MAX: u32 = 4096;
-
-/// How long a side may take to look at frames that have arrived, by [`Side`]. A machine that has
-/// other work to do lets us run half a second late; an action of a guest after this long is due to
-/// its timer, and that is worth a line.
-const SLACK_NS: [u64; 2] = [2_000_000_000, 400_000_000];
-
-/// A broken rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Violation {
-    /// The rule, as `docs/interop.md` names it.
-    pub(crate) rule: &'static str,
-    /// The frame's number in the capture.
-    pub(crate) frame: usize,
-    pub(crate) what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (frame {}): {}", self.rule, self.frame, self.what)
-    }
-}
-
-/// Results of a check, and the amount checked.
-#[derive(Debug, Default)]
-pub(crate) struct Findings {
-    pub(crate) violations: Vec<Violation>,
-    /// Frames that the side sent.
-    pub(crate) sent: usize,
-    /// Of these, on connections that cannot be told apart, so that only each frame by itself was
-    /// looked at.
-    pub(crate) unrelated: usize,
-}
-
-impl Findings {
-    fn add(&mut self, rule: &'static str, frame: &Seen, what: impl Into<String>) {
-        self.violations.push(Violation { rule, frame: frame.number, what: what.into() });
-    }
-}
-
-/// How far a PSN is ahead of another.
-fn distance(psn: u32, base: u32) -> i64 {
-    i64::from(((psn.wrapping_sub(base) << 8) as i32) >> 8)
-}
-
-/// PSNs of a connection's life, counted from its first one on, without a wrap.
-#[derive(Debug)]
-struct Count {
-    first: u32,
-    near: i64,
-}
-
-impl Count {
-    fn new(first: u32) -> Self {
-        Self { first, near: 0 }
-    }
-
-    fn of(&self, psn: u32) -> i64 {
-        let near = self.first.wrapping_add(self.near as u32) & 0xff_ffff;
-        self.near + distance(psn, near)
-    }
-}
 
 /// Checks the frames that `side` sent, by those that passed its port.
 pub(crate) fn check(frames: &[Seen], side: Side, lives: &Lives) -> Findings {
@@ -167,19 +109,5 @@ fn check_alone(seen: &Seen, mtu: Option<u32>, findings: &mut Findings) {
     }
     if seen.is_only_write() && seen.dma_bytes != Some(seen.payload_bytes) {
         findings.add("length", seen, format!("a WRITE of {:?} bytes brings {}", seen.dma_bytes, seen.payload_bytes));
-    }
-}
-
-impl Seen {
-    /// How many PSNs it stands for: a READ request for those of its responses.
-    fn packets(&self, mtu: u32) -> u32 {
-        match self.kind {
-            Kind::ReadRequest => self.dma_bytes.unwrap_or(0).div_ceil(mtu).max(1),
-            _ => 1,
-        }
-    }
-
-    fn is_only_write(&self) -> bool {
-        self.kind == Kind::Write && self.begins && self.ends
     }
 }

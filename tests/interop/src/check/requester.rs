@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, ops::Range};
 
-use super::{Count, Findings, SLACK_NS, lives::Life};
+use super::{
+    lives::Life,
+    psn::Count,
+    rules::{Findings, SLACK_NS},
+};
 use crate::{
     scenario::Side,
     trace::{Kind, Seen, Service},

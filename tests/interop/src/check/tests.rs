@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use roced_captures::directory;
 
-use super::*;
+use super::{psn::distance, rules::SLACK_NS, *};
 use crate::trace;
 
 const HOST_A: [u8; 6] = [0x52, 0x54, 0x00, 0x77, 0x00, 0x01];
