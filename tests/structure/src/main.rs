@@ -6,8 +6,9 @@
 //! steps that name symbols which these files define, lists that stand in two places, tables of
 //! attacks and clauses with tests that run, no source file without a `mod` line, no test that
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
-//! from these rules, American spelling, widths of comments, sizes of folders, and no seeds of
-//! proptest without their source file.
+//! from these rules, American spelling, widths of comments, sizes of folders, no seeds of proptest
+//! without their source file, and names that exist: metrics in rules and queries, settings in
+//! blocks of documents, options of programs and scripts.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -15,6 +16,7 @@ mod arrows;
 mod ceilings;
 mod comments;
 mod compiled;
+mod config_blocks;
 mod conformance;
 mod constructs;
 mod crates;
@@ -32,10 +34,13 @@ mod journeys;
 mod lists;
 mod mentions;
 mod messages;
+mod metrics;
 mod modules;
 mod names;
+mod programs;
 mod prose;
 mod quoted;
+mod script_options;
 mod seeds;
 mod source;
 mod spelling;
@@ -98,6 +103,10 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
     broken.extend(quoted::unknown(workspace, &members)?);
+    broken.extend(config_blocks::unknown(workspace)?);
+    broken.extend(metrics::unknown(workspace)?);
+    broken.extend(programs::faults(workspace)?);
+    broken.extend(script_options::faults(workspace)?);
     broken.extend(mentions::missing(workspace)?);
     broken.extend(figures::differences(workspace)?);
     broken.extend(folder_map::differences(workspace)?);

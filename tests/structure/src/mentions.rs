@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::files::files_below;
 
 /// Beginnings of paths that are those of files or folders.
-const FOLDERS: [&str; 4] = [".ci/", "config/", "docs/", "scripts/"];
+const FOLDERS: [&str; 5] = [".ci/", ".github/", "config/", "docs/", "scripts/"];
 
 /// Documents have rules of their own, mutants are changes of other files, and a test of these rules
 /// names files that are not there.

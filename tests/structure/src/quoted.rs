@@ -13,10 +13,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use toml::Value;
 
-use crate::{crates::Member, documents::EXTENSIONS, files::files_below, lists::CONFIG};
+use crate::{crates::Member, documents::EXTENSIONS, files::files_below, lists::CONFIG, script_options::Scripts};
 
 /// A document of the past.
-const HISTORY: &str = "CHANGELOG.md";
+pub(crate) const HISTORY: &str = "CHANGELOG.md";
 
 /// Folder of these rules: names in its tests are of nothing.
 const OWN: &str = "tests/structure";
@@ -56,6 +56,7 @@ const TARGETS: [(&str, &str); 3] = [("test", "tests"), ("bench", "benches"), ("e
 /// Names of the workspace that a document may quote.
 struct Known {
     words: BTreeSet<String>,
+    scripts: Scripts,
     /// Keys by section, such as `limits.client`.
     config: BTreeMap<String, BTreeSet<String>>,
     /// Names of packages, with their folders.
@@ -99,7 +100,7 @@ impl Known {
         ensure!(config.len() > 5, "{CONFIG} has few sections");
         let packages = members.iter().map(|member| (member.name().to_owned(), member.folder.clone())).collect();
         let targets = members.iter().flat_map(|member| targets(member, files)).collect();
-        Ok(Self { words, config, packages, targets })
+        Ok(Self { words, scripts: Scripts::read(workspace)?, config, packages, targets })
     }
 
     /// Faults of a document, each with its line.
@@ -155,7 +156,7 @@ impl Known {
     fn check_command(&self, command: &str, add: &mut impl FnMut(String)) {
         let words: Vec<&str> = command.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
         let Some(begin) = words.iter().position(|word| *word == "cargo") else {
-            self.check_script(&words, add);
+            self.scripts.faults(&words).into_iter().for_each(add);
             return;
         };
         let mut folder = None;
@@ -186,19 +187,6 @@ impl Known {
             }
         }
     }
-
-    /// Options of `scripts/NAME --option`: the script has them, or a program that it starts.
-    fn check_script(&self, words: &[&str], add: &mut impl FnMut(String)) {
-        let Some(begin) = words.iter().position(|word| word.trim_start_matches("./").starts_with("scripts/")) else {
-            return;
-        };
-        for option in words[begin..].iter().filter_map(|word| word.strip_prefix("--")) {
-            let name = option_of(option).replace('-', "_");
-            if !name.is_empty() && !self.words.contains(&name) {
-                add(format!("{} has no option --{option}", words[begin]));
-            }
-        }
-    }
 }
 
 /// Whether a name is like one of the workspace: with an underscore, no constant of a system, no
@@ -221,7 +209,7 @@ fn option_of(text: &str) -> &str {
 }
 
 /// Keys of each section, those in comments included.
-fn config_keys(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+pub(crate) fn config_keys(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut section = String::new();
     for line in text.lines().map(|line| line.trim_start_matches('#')) {
@@ -273,6 +261,7 @@ mod tests {
         let words = ["lost_frames", "memory_mib", "a_lost_middle_is_sent", "recovery", "no_guests", "up_seconds"];
         let known = Known {
             words: words.map(str::to_owned).into(),
+            scripts: Scripts::of("scripts/test", "#!/bin/bash\n# scripts/test [--no-guests]\nset -e\n"),
             config: config_keys(config),
             packages: members.iter().map(|member| (member.name().to_owned(), member.folder.clone())).collect(),
             targets: members.iter().flat_map(|member| targets(member, &files)).collect(),
