@@ -54,7 +54,7 @@ impl Member {
 }
 
 /// Manifests that are no member's, members that are named by a pattern, dependencies on folders
-/// that are none, and other sources of crates.
+/// that are none, and repositories.
 ///
 /// # Errors
 ///
@@ -63,25 +63,7 @@ pub(crate) fn outsiders(workspace: &Path, members: &[Member]) -> Result<Vec<Stri
     let files = files_below(workspace)?;
     let manifests = files.iter().filter(|file| file.file_name().is_some_and(|name| name == "Cargo.toml"));
     let folders = manifests.filter_map(|file| file.parent()).filter(|folder| !folder.as_os_str().is_empty());
-    let mut broken = outside(&manifest(workspace)?, members, folders);
-    for file in files.iter().filter(|file| is_settings(file)) {
-        let text = fs::read_to_string(workspace.join(file))?;
-        let table = text.parse().with_context(|| file.display().to_string())?;
-        broken.extend(changing_settings(file, &table));
-    }
-    Ok(broken)
-}
-
-/// Whether a file is of Cargo's settings, which count below its folder.
-fn is_settings(file: &Path) -> bool {
-    file.ends_with(".cargo/config.toml") || file.ends_with(".cargo/config")
-}
-
-/// Settings of Cargo that take crates from another place.
-fn changing_settings(file: &Path, settings: &Table) -> Vec<String> {
-    let is_changing = |key: &&&str| settings.contains_key(**key);
-    let changing = ["patch", "paths", "source", "registries"].iter().filter(is_changing);
-    changing.map(|key| format!("{}: [{key}] changes crates: name them as dependencies", file.display())).collect()
+    Ok(outside(&manifest(workspace)?, members, folders))
 }
 
 fn outside<'a>(root: &Table, members: &[Member], folders: impl Iterator<Item = &'a Path>) -> Vec<String> {
@@ -266,15 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_and_repositories_do_not_change_crates() {
-        let settings = "[build]\njobs = 2\n[patch.crates-io]\nnix = { path = \"x\" }\n[source.crates-io]\n";
-        let file = Path::new("a/.cargo/config.toml");
-        assert!(
-            is_settings(file) && is_settings(Path::new(".cargo/config")) && !is_settings(Path::new("a/config.toml"))
-        );
-        let broken = ["patch", "source"]
-            .map(|key| format!("a/.cargo/config.toml: [{key}] changes crates: name them as dependencies"));
-        assert_eq!(changing_settings(file, &settings.parse().expect("valid")), broken);
+    fn repositories_do_not_change_crates() {
         let members = [member("a", "[target.x.dependencies]\nroced-b = { git = \"https://b\" }\n")];
         let broken = ["a/Cargo.toml: https://b is no registry of crates"];
         assert_eq!(outside(&Table::new(), &members, [].into_iter()), broken);

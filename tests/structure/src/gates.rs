@@ -1,54 +1,34 @@
-//! The gates of a change: the steps of scripts that continuous integration runs, and the lints of
-//! each crate. A step that was left out for a while would not be missed otherwise.
+//! The gates of a change: lines of the tests of scripts, and the lints of each crate. A step that
+//! was left out for a while would not be missed otherwise.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-use crate::{crates::Member, files::Sources};
+use crate::crates::Member;
 
-/// Files, and lines that each must have.
-const STEPS: [(&str, &[&str]); 4] = [
-    (".github/workflows/ci.yml", &["- run: .ci/run"]),
-    (".ci/run", &["scripts/setup", "scripts/check", "scripts/test"]),
+/// Tests of scripts, and lines that each must have; tests/structure/src/verbatim.rs has the scripts.
+const STEPS: [(&str, &[&str]); 2] = [
     (
-        "scripts/check",
+        ".ci/usage-test",
         &[
-            "step cargo fmt --all --check",
-            "step cargo clippy --workspace --all-targets --locked -- -D warnings",
-            "step cargo run --quiet --locked -p roced-structure",
-            "step env RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --quiet",
-            "step cargo deny check licenses sources bans",
-            "step shellcheck \"${scripts[@]}\"",
-            "step check_the_unit",
-            "step .ci/usage-test",
-            "step .ci/belongings-test",
-            "step .ci/subjects-test",
-            "step .ci/subjects",
+            r#"complain() { printf 'usage-test: %s: %s\n%s\n' "$words" "$*" "$(head -5 "$folder/out" "$folder/err")" >&2; failed=1; }"#,
+            r#"((code == 2)) || complain "exit code $code, not 2""#,
+            r#"helps "$script" --help"#,
+            r#"refuses "$script" --bogus"#,
         ],
     ),
     (
-        "scripts/test",
+        ".ci/belongings-test",
         &[
-            "step cargo test --workspace --exclude roced-e2e --locked",
-            "step scripts/version-map",
-            "step env ROCED_FULL=${full:-0} cargo test -p roced-e2e --locked",
-            "step scripts/pieces",
-            "step miri",
-            "step scripts/fuzz all --seconds 5",
-            "step scripts/interop",
-            "step scripts/third-party",
-            "step scripts/containers",
-            "if [[ -n $guests ]]; then step scripts/guests --all; fi",
-            "step scripts/interop --short",
-            "if ((EUID == 0)); then step scripts/guests --short; else echo \"SKIPPED: scripts/guests: needs root\"; fi",
+            r#"complain() { printf 'belongings-test: line %s: %s\n%s\n' "${BASH_LINENO[0]}" "$*" "$(tail -5 "$folder/out")" >&2; failed=1; }"#,
         ],
     ),
 ];
 
 /// Lints that the workspace denies.
-const DENIED: [(&str, &str); 5] = [
+pub(crate) const DENIED: [(&str, &str); 5] = [
     ("rust", "unsafe_code"),
     ("clippy", "undocumented_unsafe_blocks"),
     ("clippy", "dbg_macro"),
@@ -56,16 +36,12 @@ const DENIED: [(&str, &str); 5] = [
     ("clippy", "unimplemented"),
 ];
 
-/// Written in two parts, because this file is a source as well.
-const ALLOWED_UNSAFE: &str = concat!("allow(unsafe", "_code");
-
-/// Steps that are missing, crates without the lints of the workspace, and modules that allow unsafe
-/// code where they should expect it with a reason.
+/// Steps that are missing, and crates without the lints of the workspace.
 ///
 /// # Errors
 ///
 /// A file with steps cannot be read.
-pub(crate) fn faults(workspace: &Path, members: &[Member], sources: &Sources) -> Result<Vec<String>> {
+pub(crate) fn faults(workspace: &Path, members: &[Member]) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for (file, steps) in STEPS {
         let text = fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned())?;
@@ -79,10 +55,6 @@ pub(crate) fn faults(workspace: &Path, members: &[Member], sources: &Sources) ->
     );
     let manifest = fs::read_to_string(workspace.join("Cargo.toml")).context("Cargo.toml")?;
     faults.extend(missing_lints(&manifest.parse().context("Cargo.toml")?));
-    let allows = sources.iter().filter(|(_, text)| text.contains(ALLOWED_UNSAFE));
-    faults.extend(allows.map(|(file, _)| {
-        format!("{}: {ALLOWED_UNSAFE}): unsafe code is expected, #![expect(unsafe_code, reason = ...)]", file.display())
-    }));
     Ok(faults)
 }
 
@@ -134,14 +106,5 @@ mod tests {
                 "Cargo.toml: [workspace.lints.clippy] does not deny unimplemented",
             ]
         );
-    }
-
-    #[test]
-    fn unsafe_code_is_expected_and_not_allowed() {
-        let sources = [("a.rs", format!("#[{ALLOWED_UNSAFE})]\nmod x;")), ("b.rs", "#![expect(unsafe_code)]".into())];
-        let sources = sources.map(|(file, text)| (file.into(), text)).into();
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let found = faults(&workspace, &[], &sources).expect("read");
-        assert!(found.len() == 1 && found[0].starts_with("a.rs: allow"), "{found:?}");
     }
 }

@@ -7,7 +7,8 @@
 //! attacks and clauses with tests that run, no source file without a `mod` line, no test that
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
 //! from these rules, American spelling, widths of comments, sizes of folders, no seeds of proptest
-//! without their source file, and names that exist: metrics in rules and queries, settings in
+//! without their source file, scripts and workflows of the gates as they are, no settings that turn
+//! checks off, and names that exist: metrics in rules and queries, settings in
 //! blocks of documents, options of programs and scripts.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
@@ -31,6 +32,7 @@ mod graph;
 mod imports;
 mod isolation;
 mod journeys;
+mod levels;
 mod lists;
 mod mentions;
 mod messages;
@@ -42,13 +44,16 @@ mod prose;
 mod quoted;
 mod script_options;
 mod seeds;
+mod settings;
 mod source;
 mod spelling;
 mod taken;
 mod test_names;
 mod threats;
 mod unrun;
+mod verbatim;
 mod widths;
+mod workflows;
 
 use std::{
     collections::BTreeMap,
@@ -123,7 +128,11 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);
-    broken.extend(gates::faults(workspace, &members, &sources)?);
+    broken.extend(gates::faults(workspace, &members)?);
+    broken.extend(verbatim::differences(workspace)?);
+    broken.extend(workflows::faults(workspace)?);
+    broken.extend(settings::faults(workspace, &members)?);
+    broken.extend(levels::faults(&sources)?);
     broken.extend(threats::untested_rows(workspace, &compiled)?);
     broken.extend(conformance::faulty_rows(workspace, &compiled)?);
     let arrows = read_arrows(workspace, "### Imports between crates")?;

@@ -1,5 +1,5 @@
 //! Names that documents quote as code: keys of the config, metrics, counters, symbols, options of
-//! scripts, and packages, targets and tests of `cargo` commands.
+//! scripts, and packages, targets and tests of `cargo` commands, also those in blocks.
 //!
 //! A name with an underscore is that of something if a word of some source, script or setting, or
 //! the name of a file, is equal. CHANGELOG.md names the past.
@@ -111,7 +111,7 @@ impl Known {
             let mut add = |fault| faults.push((at + 1, fault));
             if line.trim_start().starts_with("```") {
                 is_fenced = !is_fenced;
-            } else if is_fenced {
+            } else if is_fenced || line.starts_with("    ") && !line.contains('`') {
                 self.check_command(line, &mut add);
             } else {
                 for quoted in line.split('`').skip(1).step_by(2) {
@@ -297,12 +297,14 @@ mod tests {
                      `cargo test --test own` `cargo test -p NAME --test TARGET` `scripts/test --no-guests`";
         assert_eq!(faults(right), [""; 0]);
         let wrong = "`cargo test -p roced-c`\n```\ncargo test -p roced-a --test two\ncargo test recovery::gone_x\n```\n\
-                     `scripts/test --with-guests`";
+                     `scripts/test --with-guests`\n    cargo test -p roced-d\n    scripts/test --gone # x\n    text of `scripts/test`";
         let broken = [
             "1: there is no package roced-c",
             "3: there is no test two",
             "4: there is no gone_x of recovery::gone_x",
             "6: scripts/test has no option --with-guests",
+            "7: there is no package roced-d",
+            "8: scripts/test has no option --gone",
         ];
         assert_eq!(faults(wrong), broken);
     }
