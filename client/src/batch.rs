@@ -6,6 +6,19 @@ use crate::{error::Result, exclusive::Entered, post_side::PostSide, qp::QueuePai
 
 /// Send work requests that [`Self::commit`] publishes to the daemon together, with one doorbell.
 /// Dropping the batch without a commit discards its requests; they are never posted.
+///
+/// ```no_run
+/// use roced_client::{QueuePair, RemoteMemory, SendRequest};
+///
+/// /// Writes a record and its flag: one doorbell, and one completion for both.
+/// fn publish(qp: &QueuePair, record: RemoteMemory, flag: RemoteMemory) -> roced_client::Result<()> {
+///     let mut batch = qp.send_batch();
+///     batch.push(&SendRequest::write_inline(b"the record", record))?;
+///     batch.push(&SendRequest::write_inline(&[1], flag).id(1).signaled())?;
+///     batch.commit();
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is posted before it is committed"]
 pub struct SendBatch<'a> {

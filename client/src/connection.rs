@@ -42,7 +42,7 @@ const RESOLVE_TIMEOUT_MS: u32 = 5_000;
 /// Requests that wait for [`Listener::next`], at most.
 const BACKLOG: u32 = 1024;
 
-/// The way to a listener: its device on this host is known.
+/// The route to a listener: its device on this host is known.
 #[derive(Debug)]
 pub struct Route {
     identifier: OwnIdentifier,
@@ -76,7 +76,7 @@ struct OwnIdentifier {
 }
 
 impl Route {
-    /// Finds the way to `peer`, within `timeout`.
+    /// Finds the route to `peer`, within `timeout`.
     ///
     /// # Errors
     /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer; the

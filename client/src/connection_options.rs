@@ -5,6 +5,22 @@ use std::time::Duration;
 use crate::access::Access;
 
 /// Options of a connection.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use roced_client::{Access, Connection, ConnectionOptions, QueuePair, Route};
+/// # fn connect(route: Route, qp: &QueuePair) -> roced_client::Result<Connection> {
+/// // The peer may write, and is told the purpose; it has two seconds to accept.
+/// let options = ConnectionOptions {
+///     access: Access::REMOTE_WRITE,
+///     private_data: b"log replica 3",
+///     timeout: Duration::from_secs(2),
+///     ..ConnectionOptions::default()
+/// };
+/// let connection = route.connect(qp, &options)?;
+/// # Ok(connection)
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOptions<'a> {
     /// Rights of the peer on local memory; the rights of each region apply in addition.

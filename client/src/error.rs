@@ -291,7 +291,7 @@ impl Error {
 fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
     let why = match refusal {
         Refusal::Version => format!("the daemon speaks version {first}, this library version {second}"),
-        Refusal::UnknownCall => "the daemon does not know this call: it is older than this library".into(),
+        Refusal::UnknownCall => "the daemon does not know this call: daemon and library are of different builds, although of one version".into(),
         Refusal::OutOfOrder => "a call before its time, or twice".into(),
         Refusal::NoSuchDevice => "no device of that name: `rocectl status` lists them".into(),
         Refusal::Forbidden => {
@@ -315,7 +315,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Memory => {
             format!("the daemon got no memory ({}): check its LimitMEMLOCK and the machine's free memory", errno(first))
         }
-        Refusal::NotPermitted => "only root may: a Q_Key with the top bit set is the connection manager's".into(),
+        Refusal::NotPermitted => "only root may: a Q_Key with the top bit set is privileged".into(),
         Refusal::Stopping => "the daemon is stopping".into(),
         Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
         Refusal::BadFile if first == Errno::EPERM as u64 => {
@@ -342,7 +342,7 @@ fn describe_connection(event: u32, status: i32) -> String {
     const NO_LISTENER: i32 = 8;
     match (event, status) {
         (cm_event::ADDRESS_ERROR | cm_event::ROUTE_ERROR, status) => {
-            format!("no way to the peer: {}", Errno::from_raw(-status).desc())
+            format!("no route to the peer: {}", Errno::from_raw(-status).desc())
         }
         (cm_event::REJECTED, NO_LISTENER) => "the peer has no listener at that port".to_owned(),
         (cm_event::REJECTED, reason) => format!("the peer refused the connection (reason {reason})"),

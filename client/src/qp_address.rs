@@ -8,6 +8,16 @@ use crate::{access::Access, gid::Gid};
 
 /// Address of one end of a connection, as needed by the other end. The program transports it, as
 /// fields or as text (`10.10.0.1/0x040005/123456/4096`).
+///
+/// ```
+/// use roced_client::QpAddress;
+///
+/// let text = "10.10.0.1/0x040005/123456/4096";
+/// let address: QpAddress = text.parse()?;
+/// assert_eq!((address.qpn, address.psn, address.mtu_bytes), (0x04_0005, 123_456, 4096));
+/// assert_eq!(address.to_string(), text);
+/// # Ok::<(), roced_client::NotAQpAddress>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {
     /// GID of the device.

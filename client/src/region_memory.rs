@@ -14,6 +14,19 @@ use crate::{
 
 /// Memory that this process and the daemon map. Clones name the same memory, which is freed when
 /// the last clone and every region in it are gone.
+///
+/// ```no_run
+/// # use roced_client::{Access, Device};
+/// # fn main() -> roced_client::Result<()> {
+/// let device = Device::open("roce0")?;
+/// let pd = device.protection_domain()?;
+/// // One allocation, two regions: peers write to the first half and read from the second.
+/// let memory = device.allocate(8192)?;
+/// let inbox = pd.register(&memory, 0, 4096, Access::REMOTE_WRITE)?;
+/// let outbox = pd.register(&memory, 4096, 4096, Access::REMOTE_READ)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RegionMemory {
     pub(crate) inner: Arc<MemoryInner>,

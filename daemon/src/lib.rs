@@ -5,6 +5,7 @@
 //! | [`control_thread`] | control thread; the only module that connects the others |
 //! | [`config`], [`cli`], [`systemd`], [`admin`] | configuration, command line, service manager, admin socket |
 //! | [`client_socket`] | socket of clients: messages with file descriptors |
+//! | [`accounts`] | users with all their programs: limits, shares, rules of the operator |
 //! | [`clients`] | connections of clients: admission, order of service, end |
 //! | [`calls`] | control calls of a session, its objects and paths; sends commands to [`worker`] |
 //! | `cm` | connection manager: identifiers, event channels, management datagrams |

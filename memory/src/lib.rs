@@ -9,7 +9,8 @@
 //! | `descriptor.rs` | file descriptors that clients pass |
 //! | `mapping.rs` | mappings of client files, unmapped once and in the right thread |
 //! | `quota.rs` | how many mappings a user may cost |
-//! | `client_memory.rs` | access to mapped memory: copies, atomic operations |
+//! | `client_memory.rs` | access to mapped memory, within its bounds |
+//! | `copies.rs` | copies and atomic operations on memory that others change meanwhile |
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
 //! | `users.rs` | accounts of users |

@@ -26,7 +26,7 @@ pub struct RecoveryConfig {
     /// Kind of loss recovery. With [`Recovery::GoBackN`] the other options have no effect.
     pub kind: Recovery,
     /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters
-    /// do; on a network that takes several ways to a peer, the difference between them.
+    /// do; on a network that takes several paths to a peer, the difference between them.
     pub reorder_delay: Nanos,
     /// The least time without an answer before a probe is sent; anything above is measured. Answers
     /// of a peer with threads that sleep or wait for a core come late without being lost.

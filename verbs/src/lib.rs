@@ -13,7 +13,9 @@
 //! Arguments of programs are trusted as in every C library: a pointer is valid as verbs require.
 //! Nothing here unwinds into the program: functions of the C ABI do not.
 //!
-//! The library starts no thread, and until a program asks for devices it opens no file descriptor.
+//! The library keeps no thread: registering private memory and dropping it, and a fork beside it,
+//! start the thread `roced-memory`, which ends before the call does. Until a program asks for
+//! devices the library opens no file descriptor.
 
 mod abi;
 mod absent;

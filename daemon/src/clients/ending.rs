@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A session may have thousands of objects, each with a round trip to every worker, and hundreds of
-//! sessions may end at once. So they wait here, and each poll iteration of the control thread ends
+//! sessions may end at once. So they wait here, and each turn of the control thread ends
 //! some objects: in between it serves others and tells its watchdog that it lives.
 //!
 //! Work that finds no room is tried again after a while, and for a second in all: until then

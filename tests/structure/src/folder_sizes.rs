@@ -20,7 +20,7 @@ const LARGE: [LargeFolder; 2] = [
     LargeFolder {
         folder: "daemon/src/worker",
         lines: 6_500,
-        reason: "the steps of one poll loop, which share the worker's state; nothing else imports them",
+        reason: "the steps of one poll loop, which share the worker's state, with its commands and reports",
     },
     LargeFolder {
         folder: "transport/src/qp",

@@ -85,9 +85,9 @@ fn a_forger_has_one_guess_in_a_while() {
     assert_eq!(forge_send(&mut pair, true, WARM), Disposition::Accepted, "a peer that has changed its port");
 }
 
-/// Not held, and of the peer's port alone asked for, once: a READ request takes many PSNs.
+/// Dropped, and of the peer's port alone asked for, once: a READ request takes many PSNs.
 #[test]
-fn packets_far_ahead_are_not_held() {
+fn packets_far_ahead_are_not_buffered() {
     let mut pair = warm(Settings::default());
     let before = pair.trace.len();
     for (is_other_port, naks) in [(true, 0), (false, 1)] {

@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Two answers came late, one directly after the other, and those held behind them were given
-    /// up. Where no reorder delay says that the network takes several ways this is as it should be:
+    /// up. Where no reorder delay says that the network takes several paths this is as it should be:
     /// they are asked for again.
     fn on_answers_given_up(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>) {
         if self.recovery[to].reorder_delay == Nanos(0) {
