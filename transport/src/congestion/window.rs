@@ -150,7 +150,6 @@ impl CongestionWindow {
 
     /// So many packets were acknowledged at `now`, the oldest that is not is `oldest`, the next new
     /// one `frontier`. Without congestion the window would be `most` packets.
-    #[inline]
     pub(crate) fn on_acknowledged(&mut self, packets: u32, oldest: Psn, frontier: Psn, most: u32, now: Nanos) {
         if self.is_off() {
             return;
@@ -250,7 +249,6 @@ impl CongestionWindow {
 
     /// Time to wait after so many packets were sent at once, if they are more than the window. With
     /// `round_trip`, 0 if it is not known.
-    #[inline]
     pub(crate) fn gap(&mut self, packets: u32, round_trip: Nanos) -> Option<Nanos> {
         if self.is_off() || self.size / ONE >= packets {
             return None;

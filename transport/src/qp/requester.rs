@@ -363,6 +363,9 @@ impl Requester {
     #[inline]
     pub(crate) fn on_acknowledged(&mut self, packets: u32, are_responses: bool, oldest: Psn, now: Nanos) {
         let (frontier, most) = (self.frontier, self.window);
+        if self.requests.is_off() {
+            return;
+        }
         let window = if are_responses { &mut self.responses } else { &mut self.requests };
         window.on_acknowledged(packets, oldest, frontier, most, now);
     }
@@ -485,7 +488,7 @@ impl Requester {
             self.note_full(are_responses);
             return Transmission::Idle;
         }
-        if in_flight == 0 {
+        if in_flight == 0 && !self.requests.is_off() {
             self.requests.on_begin(cx.now);
             self.responses.on_begin(cx.now);
         }
@@ -529,7 +532,9 @@ impl Requester {
         cx.base.grant = cx.base.grant.saturating_sub(packets);
         self.advance(&entry, packets);
         let window = if are_responses { &mut self.responses } else { &mut self.requests };
-        if let Some(gap) = window.gap(packets, completer.round_trip()) {
+        if !window.is_off()
+            && let Some(gap) = window.gap(packets, completer.round_trip())
+        {
             self.pacer.wait_until(cx.now + gap);
         }
         completer.on_sent(&sent, cx.base, cx.now);
