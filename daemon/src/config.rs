@@ -32,8 +32,8 @@ pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
     changes::Changes,
     choices::{
-        CnpChoice, Credits, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice, ProxiedChoice, RecoveryChoice,
-        RoceVersions, UnsealedChoice,
+        CnpChoice, CongestionChoice, Credits, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice, ProxiedChoice,
+        RecoveryChoice, RoceVersions, UnsealedChoice,
     },
 };
 
@@ -270,6 +270,8 @@ pub struct DeviceConfig {
     pub credits: Credits,
     /// Whether packets of connections may be marked by congested switches.
     pub ecn: EcnChoice,
+    /// How reliable connections react to congestion.
+    pub congestion_control: CongestionChoice,
     /// Whether peers are told of marks on their packets.
     pub cnp: CnpChoice,
     /// Least time between two CNPs of a queue pair.
@@ -456,6 +458,7 @@ impl DeviceConfig {
             pkeys: vec![Pkey::DEFAULT],
             credits: Credits::On,
             ecn: EcnChoice::Off,
+            congestion_control: CongestionChoice::Off,
             cnp: CnpChoice::On,
             min_time_between_cnps_us: 50,
             cnp_dscp: 48,

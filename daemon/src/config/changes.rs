@@ -117,6 +117,7 @@ section!("device", DeviceConfig {
     pkeys => Restart,
     credits => Restart,
     ecn => Restart,
+    congestion_control => Restart,
     cnp => Restart,
     min_time_between_cnps_us => Restart,
     cnp_dscp => Restart,

@@ -119,6 +119,13 @@ choices! {
         /// Marks are only counted.
         Off = "off",
     }
+    /// `device.congestion_control`.
+    CongestionChoice {
+        /// A window that CNPs, marks and losses make smaller.
+        Window = "window",
+        /// None: `device.window_packets` is the only limit.
+        Off = "off",
+    }
     /// `device.recovery`.
     RecoveryChoice {
         /// Out-of-order packets are kept, only missing packets are retransmitted, probes find lost

@@ -327,6 +327,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         pkeys: pkeys(section, default.pkeys),
         credits: section.choice("credits", default.credits),
         ecn: section.choice("ecn", default.ecn),
+        congestion_control: section.choice("congestion_control", default.congestion_control),
         cnp: section.choice("cnp", default.cnp),
         min_time_between_cnps_us: section.number(
             "min_time_between_cnps_us",

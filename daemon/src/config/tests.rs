@@ -361,15 +361,16 @@ fn partition_keys_are_numbers_of_partitions_each_once() {
     }
 }
 
-/// A sender that lets switches mark its packets has to react to marks, and none does yet.
+/// A sender that lets switches mark its packets has to react to marks.
 #[test]
 fn packets_may_be_marked_only_where_the_config_says_so() {
     let choices = |keys: &str| {
         let device = &parsed(&device(keys)).devices[0];
-        (device.ecn, device.cnp)
+        (device.ecn, device.cnp, device.congestion_control)
     };
-    assert_eq!(choices(""), (EcnChoice::Off, CnpChoice::On));
-    assert_eq!(choices("ecn = \"on\"\ncnp = \"off\""), (EcnChoice::On, CnpChoice::Off));
+    assert_eq!(choices(""), (EcnChoice::Off, CnpChoice::On, CongestionChoice::Off));
+    let reacts = choices("ecn = \"on\"\ncnp = \"off\"\ncongestion_control = \"window\"");
+    assert_eq!(reacts, (EcnChoice::On, CnpChoice::Off, CongestionChoice::Window));
     let notified = parsed(&device("min_time_between_cnps_us = 0\ncnp_dscp = 63\ncnp_except = [\"10.9.0.0/16\"]"));
     let DeviceConfig { min_time_between_cnps_us, cnp_dscp, cnp_except, .. } = &notified.devices[0];
     assert_eq!((*min_time_between_cnps_us, *cnp_dscp), (0, 63));

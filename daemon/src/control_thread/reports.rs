@@ -126,6 +126,8 @@ pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, owner: SessionProcess<'_
         receives: progress.receives,
         in_flight_packets: progress.in_flight_packets,
         round_trip_ns: progress.round_trip.0,
+        request_window_packets: progress.congestion_windows.map(|windows| windows.requests),
+        response_window_packets: progress.congestion_windows.map(|windows| windows.responses),
         last_error: progress.failure.map_or_else(String::new, |cause| cause.to_string()),
         counters: named(qp.counters.iter()),
     }

@@ -13,7 +13,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use roced_memory::{first_touch, queues::SleepBoard};
 use roced_transport::{
     clock::Nanos,
-    congestion::notification::NotificationConfig,
+    congestion::{notification::NotificationConfig, window::CongestionControl},
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     recovery::{Recovery, RecoveryConfig},
@@ -257,6 +257,10 @@ fn worker_endpoint(
     })
     .with_ids(place.ids);
     endpoint.set_notifications(notifications(device));
+    endpoint.set_congestion_control(match device.congestion_control {
+        config::CongestionChoice::Window => CongestionControl::Window,
+        config::CongestionChoice::Off => CongestionControl::Off,
+    });
     WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 

@@ -230,7 +230,7 @@ pub struct WorkerReport {
 }
 
 /// All queue pairs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QpsReport {
     /// By number.
     pub qps: Vec<QpReport>,
@@ -275,7 +275,7 @@ pub struct CmIdReport {
 }
 
 /// A queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QpReport {
     /// Its number.
     pub qpn: u32,
@@ -315,6 +315,12 @@ pub struct QpReport {
     pub in_flight_packets: u32,
     /// Smoothed round-trip time, ns; 0 before the first measurement.
     pub round_trip_ns: u64,
+    /// Congestion window of requests, packets; none without `congestion_control`.
+    #[serde(default)]
+    pub request_window_packets: Option<f64>,
+    /// Congestion window of the READ responses that it asks for, packets.
+    #[serde(default)]
+    pub response_window_packets: Option<f64>,
     /// Cause of its failure since the last RESET, empty without one.
     pub last_error: String,
     /// Its own counters, by name.

@@ -4,6 +4,7 @@
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
+    congestion::window::CongestionControl,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     mr::{Mr, MrKey, Scope},
@@ -52,6 +53,9 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         recovery,
         partitions: Partitions::default(),
     });
+    // By a number that nothing else is drawn from, so that seeds stay what they were.
+    let reacts = (host + slots).is_multiple_of(2);
+    endpoint.set_congestion_control(if reacts { CongestionControl::Window } else { CongestionControl::Off });
     let sink_bytes = sink_bytes(slots) as u64;
     let source = Mr {
         key: MrKey(SOURCE_KEY),

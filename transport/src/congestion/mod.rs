@@ -1,7 +1,8 @@
 //! How fast a queue pair may send. `poll_transmit` asks before each frame. And the notifications
-//! that tell peers to send less.
+//! that tell peers to send less, and windows that follow those of peers.
 
 pub mod gate;
 pub(crate) mod in_flight;
 pub mod notification;
 pub mod pacing;
+pub mod window;

@@ -25,6 +25,11 @@ impl Pacer {
         self.next_send
     }
 
+    /// Nothing leaves before `time`.
+    pub fn wait_until(&mut self, time: Nanos) {
+        self.next_send = self.next_send.max(time);
+    }
+
     /// A frame of `bytes` left at `now`.
     pub fn on_sent(&mut self, now: Nanos, bytes: usize) {
         if self.rate_bytes_per_s == 0 {

@@ -3,7 +3,10 @@
 use super::{Endpoint, Transmitted, frames::Destination};
 use crate::{
     clock::Nanos,
-    congestion::notification::{NotificationConfig, NotificationCount, NotificationCounters, Notifications},
+    congestion::{
+        notification::{NotificationConfig, NotificationCount, NotificationCounters, Notifications},
+        window::CongestionControl,
+    },
     counters::QpCount,
     io::{FrameOrigin, Wire},
     reject::{Disposition, DropReason},
@@ -20,6 +23,11 @@ impl Endpoint {
         self.notifications.config = config;
     }
 
+    /// Has queue pairs that are added from now on react like this to marks, CNPs and losses.
+    pub fn set_congestion_control(&mut self, control: CongestionControl) {
+        self.congestion = control;
+    }
+
     /// Counters of congestion.
     pub const fn notification_counters(&self) -> &NotificationCounters {
         &self.notifications.counters
@@ -32,6 +40,7 @@ impl Endpoint {
         counters.count(NotificationCount::Marked);
         let Destination::Qp(index) = to else { return };
         let Some(qp) = self.qps.get_mut(index) else { return };
+        qp.on_marked(packet, disposition);
         if !qp.must_notify(packet, disposition, now, config) {
             return;
         }
@@ -81,8 +90,10 @@ impl Endpoint {
     /// Handles a checked CNP.
     #[cold]
     pub(super) fn on_notification(&mut self, index: u32) -> Disposition {
-        self.notifications.counters.count(NotificationCount::Ignored);
-        self.qps.get_mut(index).expect("admitted to a queue pair that is there").on_notification()
+        let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
+        let count = if qp.on_notification() { NotificationCount::Handled } else { NotificationCount::Ignored };
+        self.notifications.counters.count(count);
+        Disposition::Accepted
     }
 
     /// Counts a CNP among those that are ignored, if it is whole, and passes on why it was refused.

@@ -8,7 +8,7 @@ use super::{
     key_change::KeyChanges,
 };
 use crate::{
-    congestion::notification::NotificationPoint,
+    congestion::{notification::NotificationPoint, window::CongestionControl},
     counters::{QpCount, QpTally},
     io::{Abort, App, Egress, EmitError, Wire},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
@@ -31,6 +31,7 @@ pub(crate) struct QpBase {
     /// Numbers of its endpoint in queue pair numbers.
     pub(super) endpoint_ids: EndpointIds,
     pub(super) recovery: RecoveryConfig,
+    pub(super) congestion: CongestionControl,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
     /// Its partition.

@@ -282,6 +282,7 @@ impl Completer {
             return;
         }
         cx.base.counters.count(QpCount::AckTimeout);
+        requester.on_ack_timeout(self.awaits_response(cx.send_queue));
         self.gap_asked = None;
         self.retry(requester, cx);
     }
@@ -418,6 +419,7 @@ impl Completer {
         if ends_entry && let Some(entry) = cx.send_queue.pop() {
             cx.complete_send(&entry, Status::Success);
         }
+        requester.on_acknowledged(1, true, self.unacknowledged, cx.now);
         self.on_progress(cx.base, cx.send_queue, requester, cx.now);
         self.on_gap_filled(requester, cx);
         self.fail_refused(requester, cx);
@@ -459,6 +461,7 @@ impl Completer {
         (self.unacknowledged, self.last) = (psn.plus(1), Some(entry.op));
         cx.send_queue.pop();
         cx.complete_send(&entry, Status::Success);
+        requester.on_acknowledged(1, false, self.unacknowledged, cx.now);
         self.on_progress(cx.base, cx.send_queue, requester, cx.now);
         self.on_gap_filled(requester, cx);
         self.fail_refused(requester, cx);
@@ -518,6 +521,8 @@ impl Completer {
             cx.complete_send(&entry, Status::Success);
         }
         if self.unacknowledged != before {
+            let packets = self.unacknowledged.offset_from(before);
+            requester.on_acknowledged(packets, false, self.unacknowledged, cx.now);
             self.on_progress(cx.base, cx.send_queue, requester, cx.now);
         }
         gap

@@ -82,7 +82,7 @@ pub(crate) use self::{
 pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
-    congestion::{in_flight::InFlightShare, notification::NotificationPoint},
+    congestion::{in_flight::InFlightShare, notification::NotificationPoint, window::CongestionControl},
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     fair::FairOwner,
     io::{App, Wire},
@@ -131,6 +131,7 @@ impl Qp {
                 config,
                 endpoint_ids: config.qpn.endpoint().into(),
                 recovery: RecoveryConfig::GO_BACK_N,
+                congestion: CongestionControl::Off,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
                 pkey: Pkey::DEFAULT,
@@ -374,9 +375,9 @@ impl Qp {
         }
     }
 
-    /// Sets numbers and loss recovery of the endpoint that the queue pair now belongs to.
-    pub(crate) fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig) {
-        (self.base.endpoint_ids, self.base.recovery) = (ids, recovery);
+    /// Sets numbers, loss recovery and reaction to congestion of the endpoint that the queue pair now belongs to.
+    pub(crate) fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig, congestion: CongestionControl) {
+        (self.base.endpoint_ids, self.base.recovery, self.base.congestion) = (ids, recovery, congestion);
     }
 
     /// Checks that its shared receive queue, if any, exists in this endpoint.

@@ -8,7 +8,12 @@ use crate::{
     io::{EmitError, FrameOrigin, Wire},
     psn::Psn,
     reject::{Disposition, DropReason},
-    wire::{bth::Bth, frame::Packet, headers::Headers, opcode},
+    wire::{
+        bth::Bth,
+        frame::Packet,
+        headers::Headers,
+        opcode::{self, Operation},
+    },
 };
 
 impl Qp {
@@ -85,10 +90,21 @@ impl Qp {
         packet.check_integrity()
     }
 
-    /// Handles a checked CNP: nothing reacts to it.
-    pub(crate) fn on_notification(&mut self) -> Disposition {
+    /// Handles a checked CNP; true if something reacts to it.
+    pub(crate) fn on_notification(&mut self) -> bool {
         self.base.counters.count(QpCount::ReceivedPackets);
-        Disposition::Accepted
+        self.roles.reliable_mut().is_some_and(|it| it.requester.on_notification())
+    }
+
+    /// A packet with a mark was handled like this: if it is a READ response, less is requested.
+    pub(crate) fn on_marked(&mut self, packet: &Packet<'_>, disposition: Disposition) {
+        let is_response = packet.info.operation == Operation::ReadResponse;
+        if is_response
+            && matches!(disposition, Disposition::Accepted | Disposition::Buffered)
+            && let Some(it) = self.roles.reliable_mut()
+        {
+            it.requester.on_marked_response();
+        }
     }
 }
 

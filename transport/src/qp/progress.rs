@@ -1,10 +1,10 @@
 //! Progress of a queue pair, for an operator's report.
 
 use super::{FailureCause, Qp, roles::Roles};
-use crate::clock::Nanos;
+use crate::{clock::Nanos, congestion::window::CongestionWindows};
 
 /// Positions, outstanding work and last failure of a queue pair at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QpProgress {
     /// PSN of the next new request packet; `None` before RTS.
     pub next_psn: Option<u32>,
@@ -20,6 +20,8 @@ pub struct QpProgress {
     pub in_flight_packets: u32,
     /// Smoothed round-trip time; 0 before the first measurement.
     pub round_trip: Nanos,
+    /// Of a reliable connection that reacts to congestion.
+    pub congestion_windows: Option<CongestionWindows>,
     /// Cause of its failure since the last RESET.
     pub failure: Option<FailureCause>,
 }
@@ -44,6 +46,7 @@ impl Qp {
             expected_psn: expected.filter(|_| state.receives()).map(crate::psn::Psn::get),
             in_flight_packets: in_flight,
             round_trip: self.roles.reliable().map_or(Nanos(0), |it| it.completer.round_trip()),
+            congestion_windows: self.roles.reliable().and_then(|it| it.requester.congestion_windows()),
             ..common
         }
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
+    congestion::window::CongestionControl,
     io::{App, Wire},
     psn::Psn,
     reject::DropReason,
@@ -58,6 +59,8 @@ impl Reliable {
     pub(crate) fn begin_to_send(&mut self, base: &QpBase, queue: &SendQueue) {
         let psn = Psn::new(base.attributes.sq_psn);
         self.requester.begin(psn, queue.head());
+        let control = if base.is_same_device() { CongestionControl::Off } else { base.congestion };
+        self.requester.begin_congestion(control, psn);
         self.completer.begin(psn, base);
     }
 

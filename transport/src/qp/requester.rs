@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::pacing::Pacer,
+    congestion::{
+        pacing::Pacer,
+        window::{CongestionControl, CongestionWindow, CongestionWindows},
+    },
     counters::QpCount,
     io::{App, Wire},
     psn::Psn,
@@ -82,6 +85,10 @@ pub(crate) struct Requester {
     pacer: Pacer,
     /// Credit limit set by the peer's receives.
     pub(super) credits: CreditLimit,
+    /// Of requests, and of the READ responses that are asked for: the two directions of a network
+    /// are congested independently.
+    requests: CongestionWindow,
+    responses: CongestionWindow,
 }
 
 /// Reason to send the oldest packet again.
@@ -134,6 +141,7 @@ pub(crate) enum AckRequest {
 
 impl Requester {
     pub(crate) fn new(window_packets: u32) -> Self {
+        let window = CongestionWindow::new(CongestionControl::Off, Psn::default());
         Self {
             window: window_packets.clamp(1, 1 << 22),
             entry: 0,
@@ -155,6 +163,8 @@ impl Requester {
             refused: None,
             pacer: Pacer::default(),
             credits: CreditLimit::default(),
+            requests: window,
+            responses: window,
         }
     }
 
@@ -165,6 +175,12 @@ impl Requester {
         // A duplicate cannot ask the peer before a packet was acknowledged.
         self.asking = ASKING_AFTER_PROBE;
         self.credits = CreditLimit::default();
+    }
+
+    /// Enters RTS: `control` reacts to congestion on the way to the peer.
+    pub(crate) const fn begin_congestion(&mut self, control: CongestionControl, psn: Psn) {
+        let window = CongestionWindow::new(control, psn);
+        (self.requests, self.responses) = (window, window);
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -330,8 +346,62 @@ impl Requester {
     /// responses are no longer in flight: more are requested in their place, but at most another
     /// window, because all queue pairs share the buffer.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
-        let extends = position == queue.head() && queue.entry(position).is_read();
-        self.window + if extends { base.buffered_answers.min(self.window) } else { 0 }
+        if !queue.entry(position).is_read() {
+            return self.requests.limit(self.window);
+        }
+        let limit = self.responses.limit(self.window);
+        limit + if position == queue.head() { base.buffered_answers.min(limit) } else { 0 }
+    }
+
+    /// Packets after the last ACK request with which the next one asks, so that a small window
+    /// opens again as well.
+    fn ask_interval(&self) -> u32 {
+        (self.window / ACK_REQUESTS_PER_WINDOW).min(self.requests.limit(self.window) / 2)
+    }
+
+    /// Notes that packets up to `oldest` were acknowledged: responses of a READ, or requests.
+    #[inline]
+    pub(crate) fn on_acknowledged(&mut self, packets: u32, are_responses: bool, oldest: Psn, now: Nanos) {
+        let (frontier, most) = (self.frontier, self.window);
+        if self.requests.is_off() {
+            return;
+        }
+        let window = if are_responses { &mut self.responses } else { &mut self.requests };
+        window.on_acknowledged(packets, oldest, frontier, most, now);
+    }
+
+    /// The peer says that the network marks requests.
+    pub(crate) fn on_notification(&mut self) -> bool {
+        self.requests.on_mark(self.frontier);
+        !self.requests.is_off()
+    }
+
+    /// A READ response came with a mark.
+    pub(crate) fn on_marked_response(&mut self) {
+        self.responses.on_mark(self.frontier);
+    }
+
+    /// Notes a loss, of a READ response, or of a request or its ACK: only that one is sent again, or
+    /// all from it on.
+    pub(crate) fn on_loss(&mut self, is_response: bool, is_alone: bool) {
+        let window = if is_response { &mut self.responses } else { &mut self.requests };
+        if is_alone {
+            window.on_loss(self.frontier);
+        } else {
+            window.on_losses(self.frontier);
+        }
+    }
+
+    /// Notes that the ACK timer has expired.
+    pub(crate) fn on_ack_timeout(&mut self, awaits_response: bool) {
+        let window = if awaits_response { &mut self.responses } else { &mut self.requests };
+        window.on_ack_timeout(self.frontier);
+    }
+
+    /// Congestion windows; `None` if nothing reacts.
+    pub(crate) fn congestion_windows(&self) -> Option<CongestionWindows> {
+        let (requests, responses) = (self.requests.packets(), self.responses.packets());
+        (!self.requests.is_off()).then_some(CongestionWindows { requests, responses })
     }
 
     /// Number of packets of one READ request.
@@ -398,7 +468,8 @@ impl Requester {
         }
         let entry = queue.entry(self.entry);
         let waits = base.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, oldest);
-        waits || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
+        let is_full = in_flight >= self.window_of(self.entry, queue, base);
+        waits || entry.is_local() || entry.is_read() || is_full && self.unasked >= in_flight
     }
 
     /// Sends the packet at the cursor, in order.
@@ -412,8 +483,14 @@ impl Requester {
         if cx.send_queue.entry(self.entry).is_local() {
             return self.start_local(cx.base, cx.send_queue);
         }
+        let are_responses = cx.send_queue.entry(self.entry).is_read();
         if in_flight >= self.window_of(self.entry, cx.send_queue, cx.base) {
+            self.note_full(are_responses);
             return Transmission::Idle;
+        }
+        if in_flight == 0 && !self.requests.is_off() {
+            self.requests.on_begin(cx.now);
+            self.responses.on_begin(cx.now);
         }
         // Unacknowledged packets that did not ask would count as in flight for ever: one more
         // packet asks.
@@ -454,8 +531,20 @@ impl Requester {
         };
         cx.base.grant = cx.base.grant.saturating_sub(packets);
         self.advance(&entry, packets);
+        let window = if are_responses { &mut self.responses } else { &mut self.requests };
+        if !window.is_off()
+            && let Some(gap) = window.gap(packets, completer.round_trip())
+        {
+            self.pacer.wait_until(cx.now + gap);
+        }
         completer.on_sent(&sent, cx.base, cx.now);
         Transmission::Progress
+    }
+
+    /// Notes that packets wait for the congestion window.
+    const fn note_full(&mut self, are_responses: bool) {
+        let window = if are_responses { &mut self.responses } else { &mut self.requests };
+        window.on_full();
     }
 
     /// Assigns PSNs to an entry when its first packet is due for the first time.

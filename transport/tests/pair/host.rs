@@ -6,6 +6,7 @@ use roced_transport::io::WorkCompletion;
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
+    congestion::window::CongestionControl,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
     fair::FairOwner,
@@ -293,6 +294,8 @@ pub(crate) struct Settings {
     pub(crate) rocev1: [bool; 2],
     /// Of each host: it has end-to-end flow control.
     pub(crate) credits: [bool; 2],
+    /// Of each host.
+    pub(crate) congestion: [CongestionControl; 2],
     /// Queue pairs that a host can have.
     pub(crate) max_qps: u32,
     /// Frames that a host sends in a turn.
@@ -320,6 +323,7 @@ impl Default for Settings {
             pkey_index: [0; 2],
             rocev1: [false; 2],
             credits: [true; 2],
+            congestion: [CongestionControl::Off; 2],
             max_qps: 16,
             turn_frames: 32,
         }
@@ -396,6 +400,7 @@ impl Pair {
     fn insert_qps(&mut self) {
         let srqn = self.srqn();
         for (at, host) in self.hosts.iter_mut().enumerate() {
+            host.endpoint.set_congestion_control(self.settings.congestion[at]);
             let config = QpConfig {
                 qpn: host.qpn,
                 service: self.settings.service,

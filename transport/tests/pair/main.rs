@@ -5,6 +5,7 @@
 mod adapters;
 mod atomics;
 mod clock;
+mod congestion;
 mod credits;
 mod datagram;
 mod duplicates;

@@ -153,12 +153,12 @@ impl World {
     /// Counters of a host's notification point.
     pub(super) fn check_notification_counters(&mut self, at: usize) -> Checked {
         let (tally, counters) = (&self.model.hosts[at].tally, self.endpoints[at].notification_counters());
-        let [sent, ignored, marked] =
-            [NotificationCount::Sent, NotificationCount::Ignored, NotificationCount::Marked].map(|it| counters.get(it));
+        use NotificationCount::{Handled, Ignored, Marked, Sent};
+        let [sent, handled, ignored, marked] = [Sent, Handled, Ignored, Marked].map(|it| counters.get(it));
         demand!(
-            (sent, ignored) == (tally.notifications, tally.notifications_given),
+            (sent, handled + ignored) == (tally.notifications, tally.notifications_given),
             "counters",
-            "np_cnp_sent and rp_cnp_ignored are {sent} and {ignored}: {tally:?}"
+            "np_cnp_sent, rp_cnp_handled and rp_cnp_ignored are {sent}, {handled} and {ignored}: {tally:?}"
         );
         let [least, most] = tally.marked;
         demand!(

@@ -9,8 +9,13 @@ use crate::{
     io::App,
     psn::Psn,
     qp::{
-        completer::Completer, context::Context, deferred::PeerAnswer, events::FailureCause, requester::Requester,
-        retry::RNR_RETRY_FOREVER, send_queue::SendQueue,
+        completer::Completer,
+        context::Context,
+        deferred::PeerAnswer,
+        events::FailureCause,
+        requester::Requester,
+        retry::RNR_RETRY_FOREVER,
+        send_queue::{SendEntry, SendQueue},
     },
     reject::DropReason,
     wire::aeth::{NakCode, rnr_delay},
@@ -43,6 +48,7 @@ impl Completer {
     /// and a rate limit use up no retries.
     pub(crate) fn retry<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if requester.cursor() != self.unacknowledged && self.spend_retry(cx) {
+            requester.on_loss(self.awaits_response(cx.send_queue), false);
             self.go_back(cx.send_queue, requester);
         }
     }
@@ -56,6 +62,11 @@ impl Completer {
         };
         self.retries_left = left;
         true
+    }
+
+    /// The oldest unacknowledged packet is a READ response.
+    pub(crate) fn awaits_response(&self, queue: &SendQueue) -> bool {
+        queue.oldest().is_some_and(SendEntry::is_read)
     }
 
     /// Moves the cursor back to the oldest unacknowledged packet.

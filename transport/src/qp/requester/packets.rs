@@ -2,7 +2,6 @@
 
 use roced_types::{SendOp, Status};
 
-use super::ACK_REQUESTS_PER_WINDOW;
 use crate::{
     clock::Nanos,
     counters::QpCount,
@@ -168,6 +167,7 @@ impl Requester {
         let rest = end - self.packet;
         let packets = up_to.map_or(rest, |psn| rest.min(psn.offset_from(self.psn)));
         if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, base) {
+            self.note_full(true);
             return Err(Transmission::Idle);
         }
         let skip = u64::from(self.packet) * base.mtu() as u64;
@@ -228,7 +228,7 @@ impl Requester {
         // otherwise nothing would open it again, and the last packet that may leave.
         let is_last_granted = cx.base.grant <= 1 && self.psn == self.frontier;
         let asks_at_end = is_last && !self.may_stay_unasked(cx.base, entry, cx.now);
-        let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
+        let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.ask_interval();
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
             (Some(_), Position::Only) => opcode::RC_SEND_ONLY_INVALIDATE,

@@ -1,0 +1,161 @@
+//! Reaction to congestion: notifications, marks and losses make windows smaller, once a round trip;
+//! a small window is no standstill.
+
+use roced_transport::{
+    clock::Nanos,
+    congestion::{
+        notification::{NotificationConfig, NotificationCount},
+        window::{CongestionControl, CongestionWindows},
+    },
+    counters::QpCount,
+    psn::Psn,
+    reject::Disposition,
+    wire::{
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode, Operation},
+    },
+};
+use roced_types::{SendOp, Status};
+
+use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
+
+/// Both hosts react.
+fn reacting() -> Pair {
+    Pair::established(Settings { turn_frames: 128, congestion: [CongestionControl::Window; 2], ..Settings::default() })
+}
+
+/// Host 0 posts this much, in one message.
+fn post(pair: &mut Pair, op: SendOp, packets: usize) {
+    pair.hosts[0].post(&work(1, op, &[sge(0, packets * 1024)], 500_000));
+}
+
+fn windows(pair: &Pair) -> CongestionWindows {
+    let host = &pair.hosts[0];
+    host.endpoint.qp(host.qpn).expect("there").progress().congestion_windows.expect("it reacts")
+}
+
+/// Packets of the message that host `from` sends in each of so many turns.
+fn packets_of_turns(pair: &mut Pair, from: usize, operation: Operation, turns: usize) -> Vec<usize> {
+    let mut count = |_| {
+        let before = pair.sent(from, operation);
+        pair.turn(&mut no_fault);
+        pair.now = pair.now + Nanos::from_micros(5);
+        pair.sent(from, operation) - before
+    };
+    (0..turns).map(&mut count).collect()
+}
+
+/// Host 0 gets a notification of host 1.
+fn notify(pair: &mut Pair) {
+    let bth = Bth { becn: true, ..Bth::new(opcode::CNP, pair.hosts[0].qpn, Psn::new(0)) };
+    let frame = pair.frame(1, &Headers::new(bth), &[]);
+    assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
+}
+
+fn counted(pair: &Pair, what: NotificationCount) -> u64 {
+    pair.hosts[0].endpoint.notification_counters().get(what)
+}
+
+/// Runs to the end; all must have arrived.
+fn finish(pair: &mut Pair, fate: impl FnMut(usize, Opcode, usize) -> Fate) {
+    assert!(pair.run(Nanos::from_millis(60_000), fate), "it comes to rest");
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_window_begins_with_sixteen_packets_and_opens_to_all() {
+    let mut pair = reacting();
+    post(&mut pair, SendOp::Write, 400);
+    assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 4), [16, 32, 64, 64]);
+    finish(&mut pair, no_fault);
+    assert_eq!(windows(&pair).requests, 64.0);
+}
+
+#[test]
+fn notifications_of_one_round_halve_the_window_once() {
+    let mut pair = reacting();
+    post(&mut pair, SendOp::Write, 450);
+    packets_of_turns(&mut pair, 0, Operation::Write, 4);
+    for _ in 0..3 {
+        notify(&mut pair);
+    }
+    assert_eq!((counted(&pair, NotificationCount::Handled), counted(&pair, NotificationCount::Ignored)), (3, 0));
+    assert!((31.9..=32.0).contains(&windows(&pair).requests), "{:?}", windows(&pair));
+    let sent = packets_of_turns(&mut pair, 0, Operation::Write, 3);
+    assert!(sent[0] <= 32 && sent.iter().all(|packets| (30..=34).contains(packets)), "{sent:?}");
+    notify(&mut pair);
+    assert!(windows(&pair).requests < 20.0, "the next round has one of its own: {:?}", windows(&pair));
+    finish(&mut pair, no_fault);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+}
+
+/// All data is marked, and each eighth packet causes a notification. The window is often smaller than the interval in which a large one asks for ACKs: no probe has to ask.
+#[test]
+fn a_small_window_goes_on_without_probes() {
+    let mut pair = reacting();
+    let at_once = NotificationConfig { interval: Nanos(0), ..NotificationConfig::default() };
+    pair.hosts[1].endpoint.set_notifications(at_once);
+    post(&mut pair, SendOp::Write, 400);
+    let mut smallest = f64::MAX;
+    for _ in 0..4000 {
+        pair.turn(&mut |from, _, _| if from == 0 { Fate::Mark } else { Fate::Deliver });
+        pair.now = pair.now + Nanos::from_micros(5);
+        smallest = smallest.min(windows(&pair).requests);
+    }
+    assert!(smallest < 4.0, "{smallest}");
+    finish(&mut pair, no_fault);
+    assert!(counted(&pair, NotificationCount::Handled) > 5);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+}
+
+#[test]
+fn marked_responses_make_a_reader_ask_for_less() {
+    let mut pair = reacting();
+    post(&mut pair, SendOp::Read, 400);
+    let free = packets_of_turns(&mut pair, 1, Operation::ReadResponse, 6);
+    assert!(free[4] >= 48, "{free:?}");
+    for _ in 0..10 {
+        pair.turn(&mut |from, _, _| if from == 1 { Fate::Mark } else { Fate::Deliver });
+        pair.now = pair.now + Nanos::from_micros(5);
+    }
+    let windows_then = windows(&pair);
+    assert!(windows_then.responses < 16.0, "{windows_then:?}");
+    assert_eq!(windows_then.requests, 16.0, "the other direction is another");
+    finish(&mut pair, no_fault);
+}
+
+/// One lost packet of 64 has any cause, a lost tenth is congestion. The first loss of all counts as
+/// many: the peer is not known to keep the packets behind it.
+#[test]
+fn many_lost_packets_halve_the_window_and_one_does_not() {
+    for (every, is_halved) in [(1000, false), (8, true)] {
+        let mut pair = reacting();
+        post(&mut pair, SendOp::Write, 400);
+        finish(&mut pair, one(0, opcode::RC_WRITE_MIDDLE, 20, Fate::Drop));
+        post(&mut pair, SendOp::Write, 400);
+        finish(&mut pair, no_fault);
+        let before = windows(&pair).requests;
+        post(&mut pair, SendOp::Write, 400);
+        let first = pair.sent(0, Operation::Write) + 200;
+        let is_lost = |nth| nth == first || (first..first + 64).contains(&nth) && nth % every == 0;
+        finish(&mut pair, |from, opcode, nth| match from == 0 && opcode == opcode::RC_WRITE_MIDDLE && is_lost(nth) {
+            true => Fate::Drop,
+            false => Fate::Deliver,
+        });
+        let size = windows(&pair).requests;
+        assert_eq!(size < before, is_halved, "one in {every}: {before}, {size}");
+    }
+}
+
+#[test]
+fn without_congestion_control_notifications_are_ignored() {
+    let mut pair = Pair::established(Settings { turn_frames: 128, ..Settings::default() });
+    post(&mut pair, SendOp::Write, 400);
+    assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 2), [64, 64]);
+    notify(&mut pair);
+    assert_eq!((counted(&pair, NotificationCount::Handled), counted(&pair, NotificationCount::Ignored)), (0, 1));
+    assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 2), [64, 64]);
+    finish(&mut pair, no_fault);
+}
