@@ -94,31 +94,36 @@ impl Clients {
     /// Admits a connection, or turns it away. `is_early`: its account may not call now.
     fn admit(&mut self, connection: ClientConnection, is_early: bool) {
         let peer = connection.peer();
+        let ClientProcess { pid, uid, account, .. } = peer;
         if connection.user().is_stuck() {
-            self.note_fault(peer.account, |held_back| {
-                warn!(pid = peer.pid, uid = peer.uid, held_back, "descriptors of its user do not close: turned away")
+            self.note_fault(account, |held_back| {
+                warn!(pid, uid, account = account.0, held_back, "descriptors of its user do not close: turned away")
             });
             return connection.turn_away();
         }
         if connection.user().leaves_much_unread() {
-            return self.note_fault(peer.account, |held_back| {
-                let ClientProcess { pid, uid, .. } = peer;
-                warn!(pid, uid, held_back, "replies of many ended sessions of its user are unread: turned away")
+            return self.note_fault(account, |held_back| {
+                warn!(
+                    pid,
+                    uid,
+                    account = account.0,
+                    held_back,
+                    "replies of many ended sessions of its user are unread: turned away"
+                )
             });
         }
         let (stage, charge) = match self.stage_for(peer, is_early) {
             Ok(admitted) => admitted,
             Err(limit) => {
-                let ClientProcess { pid, uid, account, .. } = peer;
                 self.note_fault(account, |held_back| {
-                    warn!(pid, uid, limit, held_back, "too many clients: turned away")
+                    warn!(pid, uid, account = account.0, limit, held_back, "too many clients: turned away")
                 });
                 return;
             }
         };
         let number = self.next_number();
         connection.report_to(&self.reports, number.into());
-        debug!(session = number, pid = peer.pid, uid = peer.uid, is_early, "client connected");
+        debug!(session = number, pid, uid, account = account.0, is_early, "client connected");
         self.sessions.insert(
             number,
             Session {

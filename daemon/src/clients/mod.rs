@@ -68,7 +68,7 @@ use crate::{
     client_socket::{connection::ClientProcess, listener::ClientListener},
     config::{LimitsConfig, RuleLimits},
     environment::Environment,
-    log_limiter::UserLogLimiter,
+    log_limiter::AccountLogLimiter,
     net::NetworkChange,
     worker::{
         command::{Answer, Command},
@@ -118,9 +118,9 @@ pub struct Clients {
     last_session: u32,
     recently_ended: RecentlyEnded,
     registry: Registry,
-    faults: UserLogLimiter,
-    failures: UserLogLimiter,
-    comings: UserLogLimiter,
+    faults: AccountLogLimiter,
+    failures: AccountLogLimiter,
+    comings: AccountLogLimiter,
     turns: Turns,
     /// Turns of the sessions of which a call waits.
     waiting_turns: Turns,
@@ -180,9 +180,9 @@ impl Clients {
             last_session: 0,
             recently_ended: RecentlyEnded::default(),
             registry,
-            faults: UserLogLimiter::default(),
-            failures: UserLogLimiter::default(),
-            comings: UserLogLimiter::default(),
+            faults: AccountLogLimiter::default(),
+            failures: AccountLogLimiter::default(),
+            comings: AccountLogLimiter::default(),
             turns: Turns::default(),
             waiting_turns: Turns::default(),
             call_rates: CallRates::default(),
@@ -439,7 +439,7 @@ impl Clients {
     }
 
     /// Every account, for operators; of the network come the questions for neighbors that waited.
-    pub fn account_reports(&self, delayed_neighbors: &BTreeMap<u32, u64>) -> Vec<AccountReport> {
+    pub fn account_reports(&self, delayed_neighbors: &BTreeMap<AccountId, u64>) -> Vec<AccountReport> {
         self.registry.ledger.reports(&self.listener.users().slow_wakes(), delayed_neighbors)
     }
 
@@ -518,9 +518,10 @@ impl Clients {
     pub(super) fn note_opened(&mut self, number: u32) {
         let Some(session) = self.sessions.get(&number) else { return };
         let SessionStage::Open(objects) = &session.stage else { return };
-        let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
-        self.note_coming(peer.account, |held_back| {
-            info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
+        let (id, device) = (session.id, objects.device);
+        let ClientProcess { pid, uid, account, .. } = session.connection.peer();
+        self.note_coming(account, |held_back| {
+            info!(session = %id, pid, uid, account = account.0, %device, held_back, "client opened a device");
         });
     }
 
@@ -573,7 +574,8 @@ impl Clients {
             SessionEnd::Closed => self.note_coming(peer.account, |held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
             SessionEnd::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
             SessionEnd::Fault(what) => self.note_fault(peer.account, |held_back| {
-                warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
+                let ClientProcess { pid, uid, account, .. } = peer;
+                warn!(session = %id, pid, uid, account = account.0, fault = what, held_back, "client's session ended: its fault");
             }),
         }
     }
@@ -632,26 +634,26 @@ impl Clients {
     fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
         let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
         let ClientProcess { pid, uid, account, .. } = connection.peer();
-        let Some(held_back) = self.failures.admit(account.0, Instant::now()) else { return };
+        let Some(held_back) = self.failures.admit(account, Instant::now()) else { return };
         let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
         let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;
         let peer = address_of(peer);
         warn!(
-            %session, pid, uid, program, %qpn, %peer, %peer_qpn, %cause, retransmitted_packets, ack_timeouts,
-            sequence_naks, rnr_naks, held_back, "queue pair failed"
+            %session, pid, uid, account = account.0, program, %qpn, %peer, %peer_qpn, %cause, retransmitted_packets,
+            ack_timeouts, sequence_naks, rnr_naks, held_back, "queue pair failed"
         );
     }
 
     /// Writes a log line about a fault of a user's program, unless there were many.
     fn note_fault(&mut self, account: AccountId, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.faults.admit(account.0, Instant::now()) {
+        if let Some(held_back) = self.faults.admit(account, Instant::now()) {
             write(held_back);
         }
     }
 
     /// Writes a log line about a user's client that connects or leaves, unless there were many.
     fn note_coming(&mut self, account: AccountId, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.comings.admit(account.0, Instant::now()) {
+        if let Some(held_back) = self.comings.admit(account, Instant::now()) {
             write(held_back);
         }
     }

@@ -183,7 +183,7 @@ impl ConnectionService {
     /// A session opens the connection manager.
     pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, user: UserAccount, is_privileged: bool) {
         let ClientProcess { uid, account, access, .. } = peer;
-        self.ids.add_owner(owner_of(session), account.0);
+        self.ids.add_owner(owner_of(session), account);
         for device in self.devices.iter().filter(|device| !access.devices.has(device.id)) {
             self.ids.forbid(owner_of(session), device.id);
         }
