@@ -12,7 +12,7 @@
 //! | `client_memory.rs` | access to mapped memory: copies, atomic operations |
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
-//! | `users.rs` | accounts of users |
+//! | `accounts.rs` | accounts of clients |
 //! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
 //! | `waking.rs` | which thread wakes a client: a message may take the kernel long |
 //! | `client_socket.rs` | sockets of which a client has the other end |
@@ -32,6 +32,7 @@
 //! | `arm_word.rs` | words by which programs ask for events of CQs |
 
 pub mod access_log;
+pub mod accounts;
 mod arm_word;
 pub mod backing;
 pub mod channel;
@@ -54,5 +55,4 @@ pub(crate) mod stall_budget;
 mod stall_meter;
 pub mod thread_start;
 pub mod unread;
-pub mod users;
 pub(crate) mod waking;

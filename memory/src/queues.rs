@@ -34,11 +34,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     access_log::touch,
+    accounts::SharedFd,
     arm_word::ArmWord,
     channel::{CqChannel, CqEvents},
     mapping::{Mapping, Writers},
     quota::Room,
-    users::SharedFd,
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -248,7 +248,7 @@ pub fn new_session(
     workers: u32,
     room: Room,
 ) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
-    let user = room.user();
+    let account = room.account();
     let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     let mut halves = Vec::new();
@@ -261,7 +261,7 @@ pub fn new_session(
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
-        let wake = SharedFd::new(wake, user.clone());
+        let wake = SharedFd::new(wake, account.clone());
         halves.push(WorkerSession { session, account: AccountId::default(), weight: 1, doorbells, wake });
     }
     Ok((halves, fd, wakes))

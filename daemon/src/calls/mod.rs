@@ -29,10 +29,10 @@ use roced_abi::control::{
     RegMr, ReregMr, ResizeCq, limit::AccountResource,
 };
 use roced_memory::{
+    accounts::{ClientAccounts, SharedFd},
     descriptor::Descriptor,
     queues::SleepBoard,
     quota::{Quota, Room},
-    users::{SharedFd, UserAccounts},
 };
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
@@ -89,7 +89,7 @@ impl Registry {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
-        users: UserAccounts,
+        accounts: ClientAccounts,
         rules: Vec<RuleLimits>,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
@@ -100,7 +100,7 @@ impl Registry {
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
-            quota: Quota::of_kernel().unmapped_by(users),
+            quota: Quota::of_kernel().unmapped_by(accounts),
             ledger,
             pds: Numbers::default(),
             memory_objects: Numbers::default(),
@@ -189,8 +189,8 @@ pub(crate) fn answer(
             made::<OpenDevice>(message, reply)
         }
         SessionStage::Greeted if op == OpenCm::OP => {
-            let (user, peer) = (session.connection.user().clone(), session.connection.peer());
-            registry.cm.open(session.id, peer, user, may_bind_privileged(peer));
+            let (account, peer) = (session.connection.account().clone(), session.connection.peer());
+            registry.cm.open(session.id, peer, account, may_bind_privileged(peer));
             session.stage = SessionStage::Cm;
             made::<OpenCm>(message, Ok((Nothing {}, Vec::new())))
         }

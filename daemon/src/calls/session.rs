@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
 use roced_memory::{
-    backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room, users::SharedFd,
+    accounts::SharedFd, backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room,
 };
 use roced_transport::{
     mr::{Mr, MrKey},

@@ -95,13 +95,13 @@ impl Clients {
     fn admit(&mut self, connection: ClientConnection, is_early: bool) {
         let peer = connection.peer();
         let ClientProcess { pid, uid, account, .. } = peer;
-        if connection.user().is_stuck() {
+        if connection.account().is_stuck() {
             self.note_fault(account, |held_back| {
                 warn!(pid, uid, account = account.0, held_back, "descriptors of its user do not close: turned away")
             });
             return connection.turn_away();
         }
-        if connection.user().leaves_much_unread() {
+        if connection.account().leaves_much_unread() {
             return self.note_fault(account, |held_back| {
                 warn!(
                     pid,

@@ -165,9 +165,9 @@ impl Clients {
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let reports = ThreadReports::new()?;
         let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        listener.users().ring_for_missing_threads(&reports).map_err(errno)?;
+        listener.accounts().ring_for_missing_threads(&reports).map_err(errno)?;
         epoll.add(&reports, EpollEvent::new(EpollFlags::EPOLLIN, REPORTS))?;
-        let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
+        let registry = Registry::new(devices, limits, board, listener.accounts().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,
@@ -194,11 +194,11 @@ impl Clients {
         })
     }
 
-    /// Limits mappings of all users' clients to `most`, and those of one user to `most_of_a_user`,
-    /// in place of the limits derived from the kernel's.
+    /// Limits mappings of all clients to `most`, and those of one account to `most_of_an_account`, in
+    /// place of the limits derived from the kernel's.
     #[must_use]
-    pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
-        self.registry.quota = Quota::new(most, most_of_a_user).unmapped_by(self.listener.users().clone());
+    pub fn with_mappings(mut self, most: u32, most_of_an_account: u32) -> Self {
+        self.registry.quota = Quota::new(most, most_of_an_account).unmapped_by(self.listener.accounts().clone());
         self
     }
 
@@ -263,7 +263,7 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let waiting = self.waiting.iter().map(|(_, due)| *due);
-        let threads = self.listener.users().are_threads_missing().then_some(self.threads_due);
+        let threads = self.listener.accounts().are_threads_missing().then_some(self.threads_due);
         let changing = (!self.path_changes.is_empty()).then(Instant::now);
         let own = [
             ending,
@@ -283,8 +283,8 @@ impl Clients {
         self.end_handshakes(now);
         self.release_throttled(now);
         self.end_pause(now);
-        if self.threads_due <= now && self.listener.users().are_threads_missing() {
-            self.listener.users().begin_missing_threads();
+        if self.threads_due <= now && self.listener.accounts().are_threads_missing() {
+            self.listener.accounts().begin_missing_threads();
             self.threads_due = now + THREAD_PAUSE;
         }
         self.serve_waiting(now, environment);
@@ -382,7 +382,7 @@ impl Clients {
                 warn!(?accounts, ?time, held_back, "memory of one of two users stalled a worker")
             });
         };
-        let debt = self.listener.users().account(account).charge_stall(time);
+        let debt = self.listener.accounts().account(account).charge_stall(time);
         if debt > DEBT_MAX {
             let of_account = self.sessions.values().filter(|session| session.connection.peer().account == account);
             let all: Vec<_> = of_account.map(|session| session.id).collect();
@@ -440,7 +440,7 @@ impl Clients {
 
     /// Every account, for operators; of the network come the questions for neighbors that waited.
     pub fn account_reports(&self, delayed_neighbors: &BTreeMap<AccountId, u64>) -> Vec<AccountReport> {
-        self.registry.ledger.reports(&self.listener.users().slow_wakes(), delayed_neighbors)
+        self.registry.ledger.reports(&self.listener.accounts().slow_wakes(), delayed_neighbors)
     }
 
     /// Sessions that there are, those included of which something is left.

@@ -210,7 +210,7 @@ impl Host for CmHost<'_, '_> {
     }
 
     fn account(&self) -> AccountId {
-        self.owner.as_ref().map_or(AccountId(0), |owner| owner.account)
+        self.owner.as_ref().map_or(AccountId(0), |owner| owner.account.id())
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

@@ -32,15 +32,15 @@ pub(crate) const CLOSING: [Closing; 12] = [
     ),
     closing(
         "memory",
-        "users",
+        "accounts",
         "descriptor",
         "descriptors are closed by threads of their user, which looks at them before",
     ),
     closing(
         "memory",
-        "users",
+        "accounts",
         "stall_budget",
-        "a user has a budget, and a budget that is spent ends sessions of its user",
+        "an account has a budget, and a budget that is spent ends sessions of its account",
     ),
     closing(
         "client",
