@@ -29,8 +29,9 @@ use nix::{
     },
 };
 use roced_memory::{
-    accounts::{ClientAccount, ClientAccounts, SharedFd},
+    accounts::{ClientAccount, ClientAccounts},
     descriptor,
+    shared_fd::SharedFd,
 };
 use roced_report::{Problem, Question};
 use roced_types::AccountId;

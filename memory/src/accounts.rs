@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,11 +13,11 @@ use roced_types::AccountId;
 
 use super::{
     chores::Chores,
-    descriptor,
     held_charge::HeldCharge,
+    spare_numbers::usual_limit,
     stall_budget::StallBudget,
     thread_start::MissingThreads,
-    unread::{EndedSocket, UnreadDescriptors, unread_cost},
+    unread::{EndedSocket, UnreadDescriptors},
     waking::Waking,
 };
 
@@ -180,14 +180,13 @@ impl ClientAccount {
     /// until they come back.
     pub fn is_stuck(&self) -> bool {
         let unclosed = self.accounts.unclosed().get(&self.id).copied().unwrap_or(0);
-        unclosed >= UNCLOSED_PER_ACCOUNT
-            && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
+        unclosed >= UNCLOSED_PER_ACCOUNT && (self.chores.are_stuck() || u64::from(unclosed) >= usual_limit() / 4)
     }
 
     /// Counts so many descriptors as sent to programs of the user and not received. False if that
     /// is more than its share.
     pub(crate) fn charge_unread(&self, count: u32) -> bool {
-        self.accounts.0.unread.charge(descriptor::usual_limit() / 2, self.id, count)
+        self.accounts.0.unread.charge(usual_limit() / 2, self.id, count)
     }
 
     /// So many of them were received, or were not sent.
@@ -227,7 +226,7 @@ impl ClientAccount {
     }
 
     /// Has a thread of the user do something with a descriptor of ours and close it.
-    fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+    pub(crate) fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
         self.later_with(fd, |_, fd| before(&fd));
     }
 
@@ -293,71 +292,6 @@ impl Drop for Closing {
     }
 }
 
-/// A descriptor of ours whose other side a client has: a socket, an eventfd. A thread of the user's
-/// closes it, because the client may have made that long: by descriptors that it left in the
-/// socket, by very many waiters on either.
-#[derive(Debug)]
-pub struct SharedFd {
-    /// Gone when it is being closed.
-    fd: Option<OwnedFd>,
-    account: Option<ClientAccount>,
-}
-
-impl SharedFd {
-    /// One of the user, or of the daemon alone, which is closed at once.
-    pub fn new(fd: OwnedFd, account: Option<ClientAccount>) -> Self {
-        Self { fd: Some(fd), account }
-    }
-
-    /// Closes a socket that has ended, once the other end has received all that is left in it.
-    pub(crate) fn end_unread(&mut self) {
-        if let Some(account) = &self.account
-            && let Some(fd) = self.fd.take_if(|fd| unread_cost(fd).is_some_and(|cost| cost > 0))
-        {
-            account.close_ended();
-            account.end_unread(fd, 0, None);
-        }
-    }
-
-    /// The descriptor, to be closed otherwise.
-    pub(crate) const fn take(&mut self) -> Option<OwnedFd> {
-        self.fd.take()
-    }
-
-    /// Has a thread of the user do something with it that its programs can make long, and close it.
-    pub(crate) fn close_after(mut self, before: impl FnOnce(&OwnedFd) + Send + 'static) {
-        match (self.fd.take(), &self.account) {
-            (Some(fd), Some(account)) => account.close_later(fd, before),
-            (Some(fd), None) => before(&fd),
-            (None, _) => {}
-        }
-    }
-
-    /// Closes a connected socket of a user that is stuck: here and now if it has brought no
-    /// descriptors, so that it does not wait for threads that do not come back. How many it may
-    /// bring, in sockets that it has connected, is limited by the kernel.
-    pub(crate) fn turn_away(&mut self) {
-        // Nothing more can be sent to it.
-        let fd =
-            self.fd.take_if(|fd| shutdown(fd.as_raw_fd(), Shutdown::Read).is_ok() && descriptor::has_only_bytes(fd));
-        drop(fd);
-    }
-}
-
-impl AsFd for SharedFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("it is there until it is dropped").as_fd()
-    }
-}
-
-impl Drop for SharedFd {
-    fn drop(&mut self) {
-        if let (Some(fd), Some(account)) = (self.fd.take(), &self.account) {
-            account.close_later(fd, |_| {});
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs::File, sync::mpsc, thread};
@@ -378,7 +312,7 @@ mod tests {
         this.begin_thread();
         assert!(accounts.are_threads_missing(), "before there is anything to do");
         for _ in 0..UNCLOSED_PER_ACCOUNT {
-            drop(SharedFd::new(File::open("/dev/null").expect("room").into(), Some(this.clone())));
+            this.close_later(File::open("/dev/null").expect("room").into(), |_| {});
         }
         assert!(!this.is_stuck(), "it may be for a moment");
         thread::sleep(Duration::from_secs(6));

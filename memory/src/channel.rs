@@ -22,8 +22,9 @@ use roced_types::Cqn;
 use zerocopy::IntoBytes;
 
 use super::{
-    accounts::{ClientAccount, SharedFd},
+    accounts::ClientAccount,
     arm_word::ArmWord,
+    shared_fd::SharedFd,
     waking::{OwesEvents, WakeTrust},
 };
 

@@ -23,9 +23,10 @@ use nix::{
 };
 
 use super::{
-    accounts::{ClientAccount, SharedFd},
+    accounts::ClientAccount,
     descriptor::{self, Incoming},
     held_charge::HeldCharge,
+    shared_fd::SharedFd,
     unread::{UNREAD_OF_SOCKET, unread_cost},
     waking::WakeTrust,
 };

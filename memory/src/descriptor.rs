@@ -9,27 +9,21 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
 };
 
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::{
-        resource::{Resource, getrlimit, setrlimit},
-        statfs::{TMPFS_MAGIC, fstatfs},
-    },
+    sys::statfs::{TMPFS_MAGIC, fstatfs},
 };
 
-use crate::accounts::ClientAccount;
+use crate::{
+    accounts::ClientAccount,
+    spare_numbers::{DESCRIPTORS_MAX, SPARE_HELD, SpareNumbers},
+};
 
-/// Descriptors of a message, at most: `SCM_MAX_FD` of Linux.
-const DESCRIPTORS_MAX: usize = 253;
-
-/// Of a control message with that many, in words.
+/// Room for a control message with [`DESCRIPTORS_MAX`] descriptors, in words.
 const ROOM_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
 
 /// A descriptor from a client, of any kind.
@@ -144,76 +138,6 @@ fn descriptors_in(room: &[u64; ROOM_WORDS]) -> impl Iterator<Item = OwnedFd> {
         // SAFETY: the kernel has just created each for this process, and no other code knows of it.
         unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(half)) }
     })
-}
-
-/// Numbers for descriptors that only a message's descriptors get, until they are closed, when all
-/// others are in use: the soft limit of this process is that much lower.
-#[derive(Debug)]
-struct SpareNumbers {
-    /// The limit but for a receive.
-    usual: u64,
-    spare: u64,
-    hard: u64,
-}
-
-/// Receives of messages with descriptors that are under way.
-#[derive(Debug)]
-struct Lent {
-    all: u32,
-    /// Of users with messages that take long.
-    slow: u32,
-}
-
-/// Descriptors with such a number.
-static SPARE_HELD: AtomicU64 = AtomicU64::new(0);
-
-impl SpareNumbers {
-    fn get() -> &'static Self {
-        static NUMBERS: OnceLock<SpareNumbers> = OnceLock::new();
-        NUMBERS.get_or_init(|| {
-            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-            let spare = (4 * DESCRIPTORS_MAX as u64).min(hard / 4).max(DESCRIPTORS_MAX as u64);
-            let usual = soft.min(hard.saturating_sub(spare));
-            // A limit that cannot be set is as it was: there is less room.
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, usual, hard);
-            Self { usual, spare, hard }
-        })
-    }
-
-    fn held() -> u64 {
-        SPARE_HELD.load(Ordering::Relaxed)
-    }
-
-    /// Does something with as many of these numbers at hand as a message needs, if there are as
-    /// many. Of those that may take long there is one at a time: it leaves numbers to others.
-    fn lend<T>(&self, is_slow: bool, act: impl FnOnce() -> T) -> Option<T> {
-        static LENT: Mutex<Lent> = Mutex::new(Lent { all: 0, slow: 0 });
-        let lent = || LENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = lent();
-        let wanted = (u64::from(before.all) + 1) * DESCRIPTORS_MAX as u64;
-        if Self::held() + wanted > self.spare || is_slow && before.slow > 0 {
-            return None;
-        }
-        before.all += 1;
-        before.slow += u32::from(is_slow);
-        if before.all == 1 {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual + self.spare, self.hard);
-        }
-        drop(before);
-        let result = act();
-        let mut after = lent();
-        after.all -= 1;
-        after.slow -= u32::from(is_slow);
-        if after.all == 0 {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual, self.hard);
-        }
-        Some(result)
-    }
-}
-
-/// Descriptors that this process may have, but for those of messages.
-pub(crate) fn usual_limit() -> u64 {
-    SpareNumbers::get().usual
 }
 
 /// Closes a descriptor in a thread of its user's.

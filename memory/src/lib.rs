@@ -13,6 +13,8 @@
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
 //! | `accounts.rs` | accounts of clients |
+//! | `shared_fd.rs` | descriptors of the daemon with another end, at a client |
+//! | `spare_numbers.rs` | numbers of descriptors that are kept for messages |
 //! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
 //! | `waking.rs` | which thread wakes a client: a message may take the kernel long |
 //! | `client_socket.rs` | sockets of which a client has the other end |
@@ -50,7 +52,9 @@ pub mod poll_id;
 pub mod proxied;
 pub mod queues;
 pub mod quota;
+pub mod shared_fd;
 pub mod sigbus;
+pub(crate) mod spare_numbers;
 pub(crate) mod stall_budget;
 mod stall_meter;
 pub mod thread_start;

@@ -32,7 +32,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{accounts::SharedFd, first_touch, quota::Room, sigbus::Watch};
+use super::{first_touch, quota::Room, shared_fd::SharedFd, sigbus::Watch};
 
 /// Bytes of a page, the unit in which files are mapped.
 const PAGE: usize = 4096;

@@ -34,11 +34,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     access_log::touch,
-    accounts::SharedFd,
     arm_word::ArmWord,
     channel::{CqChannel, CqEvents},
     mapping::{Mapping, Writers},
     quota::Room,
+    shared_fd::SharedFd,
 };
 
 /// The rings of a queue pair, for the worker that owns it.

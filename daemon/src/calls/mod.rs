@@ -29,10 +29,11 @@ use roced_abi::control::{
     RegMr, ReregMr, ResizeCq, limit::AccountResource,
 };
 use roced_memory::{
-    accounts::{ClientAccounts, SharedFd},
+    accounts::ClientAccounts,
     descriptor::Descriptor,
     queues::SleepBoard,
     quota::{Quota, Room},
+    shared_fd::SharedFd,
 };
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;

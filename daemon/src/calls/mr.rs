@@ -9,13 +9,13 @@ use roced_abi::control::{
     ReregMr, ReregMrRequest, limit::AccountResource, origin, rereg,
 };
 use roced_memory::{
-    accounts::SharedFd,
     backing::Backing,
     client_memory::{ClientMemory, MemoryKind},
     descriptor::Descriptor,
     mapping::has_no_holes_to_come,
     proxied::{CopyThread, ProxiedMemory},
     quota::{self, Room},
+    shared_fd::SharedFd,
 };
 use roced_transport::mr::{Mr, Scope};
 use roced_types::{MemoryObjectId, Pdn, access};

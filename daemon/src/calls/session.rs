@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
 use roced_memory::{
-    accounts::SharedFd, backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room,
+    backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room, shared_fd::SharedFd,
 };
 use roced_transport::{
     mr::{Mr, MrKey},

@@ -10,9 +10,9 @@ use std::{collections::VecDeque, os::fd::OwnedFd};
 use nix::errno::Errno;
 use roced_abi::control::Refusal;
 use roced_memory::{
-    accounts::SharedFd,
     mapping::{has_no_holes_to_come, seal_later},
     quota::Quota,
+    shared_fd::SharedFd,
 };
 use roced_types::AccountId;
 

@@ -17,7 +17,7 @@ use nix::{
     },
     unistd::{Gid, Group, chown},
 };
-use roced_memory::accounts::{ClientAccounts, SharedFd};
+use roced_memory::{accounts::ClientAccounts, shared_fd::SharedFd};
 use thiserror::Error;
 use tracing::info;
 

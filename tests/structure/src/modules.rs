@@ -23,18 +23,12 @@ pub(crate) struct Closing {
 }
 
 /// Imports that close circles of modules: without them no crate has one.
-pub(crate) const CLOSING: [Closing; 12] = [
+pub(crate) const CLOSING: [Closing; 11] = [
     closing(
         "memory",
         "quota",
         "mapping",
         "a mapping has room in the quota, which keeps the mappings that cannot be unmapped yet",
-    ),
-    closing(
-        "memory",
-        "accounts",
-        "descriptor",
-        "descriptors are closed by threads of their user, which looks at them before",
     ),
     closing(
         "memory",
