@@ -30,7 +30,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let account = self.registry.quota.account(self.objects.peer.account);
+        let account = self.registry.quota.account(self.objects.process.account);
         if account.as_ref().is_some_and(ClientAccount::leaves_much_unread) {
             return Err(Errno::ENOBUFS.into());
         }

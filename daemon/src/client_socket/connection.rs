@@ -52,16 +52,16 @@ pub enum ReceivedCall {
 pub struct ClientConnection {
     /// A thread of the user's closes it: messages with descriptors may be left in it.
     socket: ClientSocket,
-    peer: ClientProcess,
+    process: ClientProcess,
     account: ClientAccount,
 }
 
 impl ClientConnection {
     /// The client at the other end of `socket`.
-    pub fn new(socket: OwnedFd, peer: ClientProcess, accounts: &ClientAccounts) -> Self {
-        let account = accounts.account(peer.account);
+    pub fn new(socket: OwnedFd, process: ClientProcess, accounts: &ClientAccounts) -> Self {
+        let account = accounts.account(process.account);
         account.begin_thread();
-        Self { socket: ClientSocket::new(socket, account.clone()), peer, account }
+        Self { socket: ClientSocket::new(socket, account.clone()), process, account }
     }
 
     /// Threads of its user report by this token.
@@ -80,8 +80,8 @@ impl ClientConnection {
     }
 
     /// The client process.
-    pub fn peer(&self) -> ClientProcess {
-        self.peer
+    pub fn process(&self) -> ClientProcess {
+        self.process
     }
 
     /// The next message.
@@ -210,7 +210,7 @@ mod tests {
     fn descriptors_come_one_at_a_time_and_only_where_they_belong() {
         let (mut connection, theirs) = pair();
         // A user of this test's own.
-        connection.peer.uid = 4_000_000_003;
+        connection.process.uid = 4_000_000_003;
         let raw = theirs.as_raw_fd();
         let until = |what: &str, holds: &dyn Fn() -> bool| {
             let begin = Instant::now();

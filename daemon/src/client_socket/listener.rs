@@ -24,7 +24,7 @@ use tracing::info;
 use super::connection::{ClientConnection, ClientProcess};
 use crate::{
     accounts::{access::AccessRules, subordinate::SubordinateUids},
-    peer_groups::groups_of,
+    process_groups::groups_of,
 };
 
 /// Buffer of replies and events that a client has not received, bytes: for some eighty. The kernel
@@ -164,8 +164,8 @@ impl ClientListener {
             drop(SharedFd::new(socket, Some(self.accounts.account(account))));
             return None;
         };
-        let peer = ClientProcess { pid, uid, account, access };
-        Some(ClientConnection::new(socket, peer, &self.accounts))
+        let process = ClientProcess { pid, uid, account, access };
+        Some(ClientConnection::new(socket, process, &self.accounts))
     }
 
     /// Takes the next connection and drops it, with the descriptor that was kept for this.

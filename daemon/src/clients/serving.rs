@@ -182,7 +182,7 @@ pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, messa
     );
     let account = session.connection.account();
     let lacks_bytes = || {
-        let left = registry.ledger.left(session.connection.peer().account, MAPPED_MEMORY);
+        let left = registry.ledger.left(session.connection.process().account, MAPPED_MEMORY);
         account.chores() > 0 && left < bytes_to_map(message)
     };
     if !maps || !registry.quota.is_nearly_used(account) && !lacks_bytes() {

@@ -183,11 +183,11 @@ impl ConnectionService {
     pub(crate) fn open(
         &mut self,
         session: SessionId,
-        peer: ClientProcess,
+        process: ClientProcess,
         account: ClientAccount,
         is_privileged: bool,
     ) {
-        let ClientProcess { uid, access, .. } = peer;
+        let ClientProcess { uid, access, .. } = process;
         self.ids.add_owner(owner_of(session), account.id());
         for device in self.devices.iter().filter(|device| !access.devices.has(device.id)) {
             self.ids.forbid(owner_of(session), device.id);
