@@ -54,7 +54,7 @@ pub struct DeviceSetup {
     pub credits: bool,
     /// Its partition keys, by index.
     pub pkeys: Vec<Pkey>,
-    /// Its endpoints, by worker: the order of CQ rings and doorbell page.
+    /// Its endpoints, by worker: the order of CQ rings and doorbell block.
     pub endpoints: Vec<EndpointLocation>,
     /// Queue pairs that each endpoint has room for.
     pub qps_per_endpoint: u32,
