@@ -55,8 +55,8 @@ impl LogLimiter {
     }
 }
 
-/// Counts lines of one kind for each account: no account's lines hold back those of another, but for
-/// more than one in an interval when there are very many.
+/// Counts lines of one kind for each account: no account's lines hold back those of another, but
+/// for more than one in an interval when there are very many.
 #[derive(Debug, Default)]
 pub(crate) struct AccountLogLimiter {
     accounts: BTreeMap<AccountId, LogLimiter>,

@@ -72,8 +72,8 @@ impl CqChannel {
     /// 768 there (a socket buffer, on Linux 6.18), and the kernel doubles the requested size.
     const EVENT_BYTES: usize = 1024;
 
-    /// Makes a channel: ours, and the client's end. Threads of `user` send in it if that may take
-    /// long, and close ours.
+    /// Makes a channel: ours, and the client's end. Threads of `account` send in it if that may
+    /// take long, and close ours.
     ///
     /// # Errors
     /// The kernel's.

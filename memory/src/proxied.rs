@@ -247,7 +247,7 @@ mod tests {
         stall_budget::AbandonedThread,
     };
 
-    /// Memory of that process, as `user` would pass it.
+    /// Memory of that process, as `account` would pass it.
     fn passed(pid: u32, account: &ClientAccount) -> Descriptor {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("it is ours");
         let (theirs, ours) = UnixStream::pair().expect("sockets");

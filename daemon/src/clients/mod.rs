@@ -194,8 +194,8 @@ impl Clients {
         })
     }
 
-    /// Limits mappings of all clients to `most`, and those of one account to `most_of_an_account`, in
-    /// place of the limits derived from the kernel's.
+    /// Limits mappings of all clients to `most`, and those of one account to `most_of_an_account`,
+    /// in place of the limits derived from the kernel's.
     #[must_use]
     pub fn with_mappings(mut self, most: u32, most_of_an_account: u32) -> Self {
         self.registry.quota = Quota::new(most, most_of_an_account).unmapped_by(self.listener.accounts().clone());

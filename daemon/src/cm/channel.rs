@@ -96,8 +96,9 @@ pub(super) struct EventChannel {
 }
 
 impl EventChannel {
-    /// A channel, and the program's end. Threads of `user` send in it and close ours; `charge` is of
-    /// [`CHANNEL_BYTES`], and lasts until the program has received the events that were written.
+    /// A channel, and the program's end. Threads of `account` send in it and close ours; `charge`
+    /// is of [`CHANNEL_BYTES`], and lasts until the program has received the events that were
+    /// written.
     pub(super) fn new(session: SessionId, account: ClientAccount, charge: Charge) -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
