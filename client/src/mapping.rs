@@ -21,8 +21,8 @@ use nix::{
     },
 };
 use roced_abi::{
-    doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
-    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, worker_state_offset},
+    doorbell::{DOORBELL_BLOCK_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_block_offset, worker_state_offset},
     ring::{Consumer, MappedRing, Producer, RingShape},
 };
 
@@ -199,11 +199,11 @@ fn ring_at(mapping: &Arc<ClientMapping>, offset: usize, shape: RingShape) -> Map
     unsafe { MappedRing::new(base, shape, Arc::clone(mapping)) }
 }
 
-/// Returns the doorbell page of worker `index`.
+/// Returns the doorbell block of worker `index`.
 pub(crate) fn doorbells(mapping: &Arc<ClientMapping>, index: u32) -> MappedDoorbells<Arc<ClientMapping>> {
-    let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
-    // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; doorbell
-    // pages lie on cache lines and are accessed only by atomics.
+    let base = mapping.at(doorbell_block_offset(index), DOORBELL_BLOCK_BYTES);
+    // SAFETY: `at` checked that the block lies inside the mapping, which the Arc keeps; doorbell
+    // blocks lie on cache lines and are accessed only by atomics.
     unsafe { MappedDoorbells::new(base, Arc::clone(mapping)) }
 }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use roced_types::{DeviceId, Qpn};
+use roced_types::{AccountId, DeviceId, Qpn};
 
 use crate::{
     time,
@@ -78,7 +78,7 @@ pub(crate) struct CmConnection {
     pub(crate) state: CmState,
     pub(crate) peer: PeerAddress,
     /// The user that asked for it, or that listens.
-    pub(crate) account: u32,
+    pub(crate) account: AccountId,
     pub(crate) transaction: TransactionId,
     /// Of the listener, for its backlog: passive connections that the program has not seen to.
     pub(crate) listener: Option<ListenerRef>,
@@ -126,7 +126,7 @@ impl CmConnection {
         Self {
             state: CmState::SidrReqSent,
             peer,
-            account: 0,
+            account: AccountId(0),
             transaction: TransactionId(0),
             listener: None,
             service_id: ServiceId(0),
@@ -157,7 +157,7 @@ impl CmConnection {
         Self {
             state: CmState::ReqReceived,
             peer,
-            account: 0,
+            account: AccountId(0),
             transaction,
             listener: None,
             service_id: req.service_id,

@@ -32,7 +32,7 @@ use core::{
     time::Duration,
 };
 
-use roced_types::{DeviceId, Qpn, gid_of};
+use roced_types::{AccountId, DeviceId, Qpn, gid_of};
 
 pub use self::{
     address::{IdOption, IdPath},
@@ -142,7 +142,7 @@ struct IdNumbers {
     /// Devices that it may not use, by their numbers.
     forbidden: u64,
     /// The user that has the owner.
-    account: u32,
+    account: AccountId,
     last: u32,
     count: u32,
 }
@@ -163,10 +163,10 @@ pub struct Identifiers {
     ids: BTreeMap<IdKey, Identifier>,
     memberships: BTreeMap<IdKey, GroupMembership>,
     /// Memberships of each user.
-    memberships_of_account: BTreeMap<u32, u32>,
+    memberships_of_account: BTreeMap<AccountId, u32>,
     numbers: BTreeMap<OwnerId, IdNumbers>,
     /// Identifiers and memberships of each user.
-    of_account: BTreeMap<u32, u32>,
+    of_account: BTreeMap<AccountId, u32>,
     of_account_max: u32,
     by_connection: BTreeMap<CommId, IdKey>,
     by_channel: BTreeSet<(u32, IdKey)>,
@@ -246,7 +246,7 @@ impl Identifiers {
     }
 
     /// Owner `owner` is of user `account`.
-    pub fn add_owner(&mut self, owner: OwnerId, account: u32) {
+    pub fn add_owner(&mut self, owner: OwnerId, account: AccountId) {
         self.numbers.entry(owner).or_default().account = account;
     }
 
@@ -300,8 +300,8 @@ impl Identifiers {
     }
 
     /// The user of an owner.
-    fn account_of(&self, owner: OwnerId) -> u32 {
-        self.numbers.get(&owner).map_or(0, |numbers| numbers.account)
+    fn account_of(&self, owner: OwnerId) -> AccountId {
+        self.numbers.get(&owner).map_or(AccountId(0), |numbers| numbers.account)
     }
 
     /// A number that was not in use for long.
@@ -383,13 +383,18 @@ impl Identifiers {
     }
 
     /// The next user, behind `last`, with identifiers that wait for a neighbor.
-    pub fn account_that_waits(&self, last: Option<u32>) -> Option<u32> {
+    pub fn account_that_waits(&self, last: Option<AccountId>) -> Option<AccountId> {
         self.neighbor_waits.account_behind(last)
     }
 
     /// Up to `count` of the peers of which a user waits for the neighbor, but for those that `skip`
     /// names. Each has its turn in one of the calls.
-    pub fn waiting_for(&mut self, account: u32, count: usize, skip: impl Fn(PeerAddress) -> bool) -> Vec<PeerAddress> {
+    pub fn waiting_for(
+        &mut self,
+        account: AccountId,
+        count: usize,
+        skip: impl Fn(PeerAddress) -> bool,
+    ) -> Vec<PeerAddress> {
         self.neighbor_waits.take_turns(account, count, skip)
     }
 
@@ -399,7 +404,7 @@ impl Identifiers {
     }
 
     /// Memberships of a user.
-    pub fn memberships_of(&self, account: u32) -> u32 {
+    pub fn memberships_of(&self, account: AccountId) -> u32 {
         self.memberships_of_account.get(&account).copied().unwrap_or(0)
     }
 

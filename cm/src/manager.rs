@@ -16,7 +16,7 @@ use alloc::{
 };
 use core::time::Duration;
 
-use roced_types::{DeviceId, Qpn};
+use roced_types::{AccountId, DeviceId, Qpn};
 use thiserror::Error;
 
 use self::orphans::Orphans;
@@ -147,7 +147,7 @@ pub struct ConnectionManager {
     orphans: Orphans,
     /// Requests that are under way to a peer for a user, and those that wait for their turn: DREQs
     /// (`true`) apart, for others wait for the peer's programs.
-    asked: BTreeMap<(PeerAddress, u32, bool), PeerRequests>,
+    asked: BTreeMap<(PeerAddress, AccountId, bool), PeerRequests>,
     listeners: BTreeMap<ServiceId, CmListener>,
     last_generation: u64,
     timers: BTreeSet<(Duration, CommId)>,
@@ -352,7 +352,7 @@ impl ConnectionManager {
     }
 
     /// The user that a peer's request is for.
-    pub(crate) fn set_account(&mut self, id: CommId, account: u32) {
+    pub(crate) fn set_account(&mut self, id: CommId, account: AccountId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.account = account;
         }
@@ -423,7 +423,7 @@ impl ConnectionManager {
     }
 
     /// Notes the refusal of a connection, of the program of user `account`, for the log.
-    fn note_refused_connection(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
+    fn note_refused_connection(&mut self, id: CommId, account: Option<AccountId>, cause: RefusalCause) {
         if let Some(&CmConnection { peer, service_id, .. }) = self.connections.get(&id) {
             self.note_refused(RefusedConnection { peer, service_id, account, cause });
         }
@@ -483,7 +483,7 @@ impl ConnectionManager {
     }
 
     /// A request is answered, repeated or given up: another one may be sent.
-    fn no_longer_asks(&mut self, id: CommId, (peer, account): (PeerAddress, u32), now: Duration) {
+    fn no_longer_asks(&mut self, id: CommId, (peer, account): (PeerAddress, AccountId), now: Duration) {
         let mut lines = [false, true].map(|is_end| (peer, account, is_end)).into_iter();
         let line = lines.find(|line| self.asked.get_mut(line).is_some_and(|asked| asked.under_way.remove(&id)));
         let Some((of, asked)) = line.and_then(|of| Some((of, self.asked.get_mut(&of)?))) else { return };

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use roced_types::AccountId;
+
 use crate::{
     connection::PeerAddress,
     wire::{ServiceId, reject_reason, sidr_status},
@@ -15,7 +17,7 @@ pub struct RefusedConnection {
     /// Service that was asked for.
     pub service_id: ServiceId,
     /// User of the program that asked or listens; `None` if the request is of no program of ours.
-    pub account: Option<u32>,
+    pub account: Option<AccountId>,
     /// Reason.
     pub cause: RefusalCause,
 }

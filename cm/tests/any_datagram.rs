@@ -9,7 +9,7 @@ use roced_cm::{
     CmConfig, CmEvent, Connect, ConnectionManager, PeerAddress,
     wire::{CommId, ConnectionPath, MAD_BYTES, PortSpace, ServiceId, TransportService},
 };
-use roced_types::{DeviceId, Qpn};
+use roced_types::{AccountId, DeviceId, Qpn};
 
 const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 1);
 const PEER: PeerAddress = PeerAddress { device: DeviceId(0), vlan: None, local: [1; 16], remote: [2; 16] };
@@ -28,7 +28,7 @@ proptest! {
         manager.listen(SERVICE, 4).expect("free");
         let wanted = Connect {
             peer: PEER,
-            account: 0,
+            account: AccountId(0),
             service_id: SERVICE,
             service: TransportService::Rc,
             qpn: Qpn::from_wire(7),

@@ -102,7 +102,7 @@ impl Families {
             let sessions = || status.sessions.iter().filter(|session| session.device == device.name);
             let labels = || vec![("device", device.name.clone())];
             let sum = |value: fn(&roced_report::SessionReport) -> u64| sessions().map(value).sum::<u64>() as f64;
-            self.gauge("sessions", "Clients connected", labels(), sessions().count() as u32);
+            self.gauge("sessions", "Sessions of clients", labels(), sessions().count() as u32);
             self.gauge("queue_pairs", "Queue pairs of all clients", labels(), sum(|it| it.qps.into()));
             self.gauge("memory_regions", "Memory regions of all clients", labels(), sum(|it| it.mrs.into()));
             for (kind, bytes) in [

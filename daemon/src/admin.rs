@@ -29,8 +29,9 @@ use nix::{
     },
 };
 use roced_memory::{
+    accounts::{ClientAccount, ClientAccounts},
     descriptor,
-    users::{SharedFd, UserAccount, UserAccounts},
+    shared_fd::SharedFd,
 };
 use roced_report::{Problem, Question};
 use roced_types::AccountId;
@@ -63,14 +64,14 @@ pub struct Admin {
     connections: Vec<(u64, AdminConnection)>,
     next: u64,
     access: AdminAccess,
-    users: UserAccounts,
+    accounts: ClientAccounts,
 }
 
 #[derive(Debug)]
 struct AdminConnection {
     stream: SharedFd,
     /// User at the other end, as the kernel said when it connected.
-    user: UserAccount,
+    account: ClientAccount,
     /// Why it gets no answer.
     refusal: Option<String>,
     question: Vec<u8>,
@@ -97,8 +98,8 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        let users = UserAccounts::default();
-        Ok(Self { path: path.into(), listener, epoll, connections: Vec::new(), next: 0, access, users })
+        let accounts = ClientAccounts::default();
+        Ok(Self { path: path.into(), listener, epoll, connections: Vec::new(), next: 0, access, accounts })
     }
 
     /// When [`Self::serve`] wants to be called though nothing is readable.
@@ -161,14 +162,14 @@ impl Admin {
         }
         let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { return };
         let refusal = (!self.access.allows(&stream, credentials)).then(|| self.access.describe());
-        let user = self.users.account(AccountId(credentials.uid()));
-        let stream = SharedFd::new(stream.into(), Some(user.clone()));
+        let account = self.accounts.account(AccountId(credentials.uid()));
+        let stream = SharedFd::new(stream.into(), Some(account.clone()));
         let number = self.next;
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
             let (deadline, ends) = (now + STEP_TIMEOUT, now + LIFETIME);
-            let connection = AdminConnection { stream, user, refusal, question, answer, sent: 0, deadline, ends };
+            let connection = AdminConnection { stream, account, refusal, question, answer, sent: 0, deadline, ends };
             self.connections.push((number, connection));
         }
     }
@@ -221,7 +222,7 @@ impl AdminConnection {
             let line: Vec<u8> = self.question.drain(..=end).collect();
             self.answer = answer_line(&line, |question| match &self.refusal {
                 Some(problem) => Err(Problem { problem: problem.clone() }),
-                None => answer(question, self.user.id().0),
+                None => answer(question, self.account.id().0),
             });
             self.sent = 0;
             if !self.write()? {
@@ -242,7 +243,7 @@ impl AdminConnection {
         if room == 0 {
             return Ok(());
         }
-        match descriptor::receive(&self.stream, &mut bytes[..room], &self.user) {
+        match descriptor::receive(&self.stream, &mut bytes[..room], &self.account) {
             // Descriptors answer no question.
             Ok(None) => Err(Gone),
             Ok(Some(incoming)) if !incoming.descriptors.is_empty() => Err(Gone),

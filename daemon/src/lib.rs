@@ -14,7 +14,7 @@
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
 //! | `log_thread` | thread that writes the log |
-//! | `peer_groups` | groups of processes that connect |
+//! | `process_groups` | groups of processes that connect |
 //! | [`sandbox`] | confinement of each thread: capabilities, files, system calls |
 //! | `last_work` | bounds of work that was posted before the end of a queue pair or a session |
 //!
@@ -35,7 +35,7 @@ mod log_limiter;
 mod log_thread;
 pub mod net;
 mod numbers;
-mod peer_groups;
+mod process_groups;
 pub mod sandbox;
 pub mod systemd;
 pub mod worker;

@@ -5,15 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines of one kind in [`INTERVAL`], of one user if users cause them.
+use roced_types::AccountId;
+
+/// Lines of one kind in [`INTERVAL`], of one account if programs cause them.
 const LINES: u32 = 10;
-/// Lines of one kind that all users cause together. The first line of each in an interval is
+/// Lines of one kind that all accounts cause together. The first line of each in an interval is
 /// written all the same.
 const LINES_OF_ALL: u32 = 100;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Users beyond which those without a recent line are forgotten. With that many recent ones all
+/// Accounts beyond which those without a recent line are forgotten. With that many recent ones all
 /// others count as one.
-const USERS: usize = 64;
+const ACCOUNTS: usize = 64;
 
 /// Counts lines of one kind.
 #[derive(Debug, Default)]
@@ -53,25 +55,26 @@ impl LogLimiter {
     }
 }
 
-/// Counts lines of one kind for each user: no user's lines hold back those of another, but for more
-/// than one in an interval when there are very many.
+/// Counts lines of one kind for each account: no account's lines hold back those of another, but
+/// for more than one in an interval when there are very many.
 #[derive(Debug, Default)]
-pub(crate) struct UserLogLimiter {
-    users: BTreeMap<u32, LogLimiter>,
-    /// Users beyond those that are remembered.
+pub(crate) struct AccountLogLimiter {
+    accounts: BTreeMap<AccountId, LogLimiter>,
+    /// Accounts beyond those that are remembered.
     others: LogLimiter,
     all: LogLimiter,
 }
 
-impl UserLogLimiter {
-    /// As [`LogLimiter::admit`], for lines that user `uid` caused.
-    pub(crate) fn admit(&mut self, uid: u32, now: Instant) -> Option<u64> {
-        let is_full = |users: &BTreeMap<_, _>| users.len() >= USERS && !users.contains_key(&uid);
-        if is_full(&self.users) {
+impl AccountLogLimiter {
+    /// As [`LogLimiter::admit`], for lines that programs of `account` caused.
+    pub(crate) fn admit(&mut self, account: AccountId, now: Instant) -> Option<u64> {
+        let is_full = |accounts: &BTreeMap<_, _>| accounts.len() >= ACCOUNTS && !accounts.contains_key(&account);
+        if is_full(&self.accounts) {
             // Their numbers of lines held back are lost with them, after a quiet interval.
-            self.users.retain(|_, limiter| limiter.is_recent(now));
+            self.accounts.retain(|_, limiter| limiter.is_recent(now));
         }
-        let limiter = if is_full(&self.users) { &mut self.others } else { self.users.entry(uid).or_default() };
+        let limiter =
+            if is_full(&self.accounts) { &mut self.others } else { self.accounts.entry(account).or_default() };
         let most = if self.all.has_room(LINES_OF_ALL, now) { LINES } else { 1 };
         let admitted = limiter.admit_up_to(most, now);
         // Lines that are held back take nothing from the others.
@@ -94,29 +97,33 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_one_user_hold_back_none_of_another() {
-        let mut limiter = UserLogLimiter::default();
+    fn lines_of_one_account_hold_back_none_of_another() {
+        let mut limiter = AccountLogLimiter::default();
         let begin = Instant::now();
-        let of_one = (0..25).filter_map(|_| limiter.admit(1, begin)).count();
-        assert_eq!((of_one, limiter.admit(2, begin)), (LINES as usize, Some(0)));
+        let of_one = (0..25).filter_map(|_| limiter.admit(AccountId(1), begin)).count();
+        assert_eq!((of_one, limiter.admit(AccountId(2), begin)), (LINES as usize, Some(0)));
         // Nor lines of it that were held back themselves.
-        let held_back = (0..1000).filter_map(|_| limiter.admit(1, begin)).count();
-        assert_eq!((held_back, (0..25).filter_map(|_| limiter.admit(2, begin)).count()), (0, LINES as usize - 1));
-        for uid in 3..1000 {
-            assert_eq!(limiter.admit(uid, begin + INTERVAL * 2 * uid), Some(0));
+        let held_back = (0..1000).filter_map(|_| limiter.admit(AccountId(1), begin)).count();
+        assert_eq!(
+            (held_back, (0..25).filter_map(|_| limiter.admit(AccountId(2), begin)).count()),
+            (0, LINES as usize - 1)
+        );
+        for number in 3..1000 {
+            assert_eq!(limiter.admit(AccountId(number), begin + INTERVAL * 2 * number), Some(0));
         }
-        assert!(limiter.users.len() <= USERS, "{}", limiter.users.len());
+        assert!(limiter.accounts.len() <= ACCOUNTS, "{}", limiter.accounts.len());
     }
 
     #[test]
-    fn the_lines_of_very_many_users_are_bounded_and_a_quiet_one_is_heard() {
-        let mut limiter = UserLogLimiter::default();
+    fn the_lines_of_very_many_accounts_are_bounded_and_a_quiet_one_is_heard() {
+        let mut limiter = AccountLogLimiter::default();
         let now = Instant::now();
-        let written = (0..10).flat_map(|_| 1000..2000).filter_map(|uid| limiter.admit(uid, now)).count();
-        assert!(written <= LINES_OF_ALL as usize + USERS + 1, "{written}");
-        assert!(limiter.users.len() <= USERS);
-        let mut limiter = UserLogLimiter::default();
-        (0..100).flat_map(|_| 1..40).for_each(|uid| _ = limiter.admit(uid, now));
-        assert_eq!((limiter.admit(7, now), limiter.admit(50, now)), (None, Some(0)));
+        let written =
+            (0..10).flat_map(|_| 1000..2000).filter_map(|number| limiter.admit(AccountId(number), now)).count();
+        assert!(written <= LINES_OF_ALL as usize + ACCOUNTS + 1, "{written}");
+        assert!(limiter.accounts.len() <= ACCOUNTS);
+        let mut limiter = AccountLogLimiter::default();
+        (0..100).flat_map(|_| 1..40).for_each(|number| _ = limiter.admit(AccountId(number), now));
+        assert_eq!((limiter.admit(AccountId(7), now), limiter.admit(AccountId(50), now)), (None, Some(0)));
     }
 }

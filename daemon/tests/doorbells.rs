@@ -7,8 +7,8 @@ use std::{num::NonZeroUsize, os::fd::OwnedFd};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use roced::worker::{client_fault::ClientFault, qp_table::QpTable};
 use roced_abi::{
-    doorbell::{DOORBELLS, DoorbellPage, MappedDoorbells, ring_doorbell},
-    layout::{doorbell_page_offset, session_bytes},
+    doorbell::{DOORBELLS, DoorbellBlock, MappedDoorbells, ring_doorbell},
+    layout::{doorbell_block_offset, session_bytes},
 };
 use roced_memory::{
     queues::{new_qp, new_session},
@@ -19,9 +19,9 @@ use roced_types::{AccountId, EndpointId, QpSizes, Qpn, SessionId};
 const SIZES: QpSizes = QpSizes { send_wrs: 16, recv_wrs: 16, send_sges: 1, recv_sges: 1, inline_bytes: 0 };
 
 /// The client's side of a session.
-struct Page(MappedDoorbells<OwnedFd>);
+struct SessionBlock(MappedDoorbells<OwnedFd>);
 
-impl Page {
+impl SessionBlock {
     /// Adds a session of an account to the worker's table.
     fn open(table: &mut QpTable, session: u32, account: u32) -> Self {
         let (halves, fd, _) = new_session(SessionId(session), 1, Room::default()).expect("a small session");
@@ -34,8 +34,8 @@ impl Page {
         let base =
             unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &fd, 0) };
         let base = base.expect("a mapping").cast();
-        // SAFETY: the layout places the page inside the mapping, which is never unmapped.
-        Self(unsafe { MappedDoorbells::new(base.add(doorbell_page_offset(0)), fd) })
+        // SAFETY: the layout places the block inside the mapping, which is never unmapped.
+        Self(unsafe { MappedDoorbells::new(base.add(doorbell_block_offset(0)), fd) })
     }
 
     /// Rings for all queue pairs that there can be.
@@ -60,16 +60,16 @@ fn add_qp(table: &mut QpTable, entry: u32, session: u32, doorbell: u32) {
 fn a_poll_iteration_takes_few_words_of_an_account_and_others_do_not_wait() {
     const SESSIONS: u32 = 20;
     let mut table = QpTable::new(SESSIONS + 1, 4096, 4);
-    let pages: Vec<Page> = (0..SESSIONS).map(|session| Page::open(&mut table, session, 1)).collect();
+    let blocks: Vec<SessionBlock> = (0..SESSIONS).map(|session| SessionBlock::open(&mut table, session, 1)).collect();
     // Their doorbells have queue pairs.
     (0..64).for_each(|word| add_qp(&mut table, word, word % SESSIONS, word * 64));
-    let ours = Page::open(&mut table, 100, 2);
+    let ours = SessionBlock::open(&mut table, 100, 2);
     add_qp(&mut table, 4000, 100, 7);
-    pages.iter().for_each(Page::ring_all);
+    blocks.iter().for_each(SessionBlock::ring_all);
     ring_doorbell(&ours.0, 7);
     let rung = table.drain_doorbells(false);
     assert_eq!(rung.fault, None);
-    let taken = pages.iter().map(|page| 64 - page.words_left()).sum::<usize>();
+    let taken = blocks.iter().map(|block| 64 - block.words_left()).sum::<usize>();
     assert!(taken <= 128, "{taken} words in one poll iteration");
     assert_eq!(ours.words_left(), 0);
     let visits: Vec<_> = std::iter::from_fn(|| table.next_visit()).collect();
@@ -77,15 +77,15 @@ fn a_poll_iteration_takes_few_words_of_an_account_and_others_do_not_wait() {
     // Nothing is lost: all are taken in the end, and each session has its part.
     let mut iterations = 1;
     while table.any_doorbell() {
-        let before: Vec<_> = pages.iter().map(Page::words_left).collect();
+        let before: Vec<_> = blocks.iter().map(SessionBlock::words_left).collect();
         table.drain_doorbells(false);
-        let taken = pages.iter().zip(before).map(|(page, before)| before - page.words_left()).sum::<usize>();
+        let taken = blocks.iter().zip(before).map(|(block, before)| before - block.words_left()).sum::<usize>();
         assert!(taken <= 128, "{taken} words in one poll iteration");
         iterations += 1;
         assert!(iterations < 1000, "doorbells that are never taken");
     }
     assert!(iterations >= SESSIONS as usize * 64 / 128, "{iterations} iterations");
-    assert!(pages.iter().all(|page| page.words_left() == 0));
+    assert!(blocks.iter().all(|block| block.words_left() == 0));
     let visits = visits.len() + std::iter::from_fn(|| table.next_visit()).count();
     assert_eq!(visits, 64 + 1, "each queue pair has its visit");
 }
@@ -93,7 +93,7 @@ fn a_poll_iteration_takes_few_words_of_an_account_and_others_do_not_wait() {
 #[test]
 fn a_client_that_rings_doorbells_without_a_queue_is_at_fault_one_that_destroys_queues_is_not() {
     let mut table = QpTable::new(2, 64, 4);
-    let (stray, honest) = (Page::open(&mut table, 1, 1), Page::open(&mut table, 2, 2));
+    let (stray, honest) = (SessionBlock::open(&mut table, 1, 1), SessionBlock::open(&mut table, 2, 2));
     // A program posts while another of its threads destroys the queue pair.
     for _ in 0..5000 {
         add_qp(&mut table, 0, 2, 9);

@@ -45,10 +45,10 @@ use roced_client::{
     Reregistration, SendRequest, ServiceType, Status, WindowKind,
 };
 use roced_memory::{
+    accounts::ClientAccounts,
     backing::Backing,
     descriptor,
     proxied::{CopyThread, ProxiedMemory},
-    users::UserAccounts,
 };
 use roced_transport::{
     io::App as _,
@@ -642,7 +642,7 @@ fn released_memory_is_written_before_and_not_after() {
     let message = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None).expect("room");
     let incoming =
-        descriptor::receive(&theirs, &mut [0; 8], &UserAccounts::default().account(AccountId(1))).expect("a message");
+        descriptor::receive(&theirs, &mut [0; 8], &ClientAccounts::default().account(AccountId(1))).expect("a message");
     let mut incoming = incoming.expect("its user has none in closing");
     let copies = CopyThread::new(incoming.descriptors.remove(0)).expect("a thread");
 

@@ -22,8 +22,9 @@ use roced_types::Cqn;
 use zerocopy::IntoBytes;
 
 use super::{
+    accounts::ClientAccount,
     arm_word::ArmWord,
-    users::{SharedFd, UserAccount},
+    shared_fd::SharedFd,
     waking::{OwesEvents, WakeTrust},
 };
 
@@ -37,7 +38,7 @@ use super::{
 #[derive(Debug)]
 pub struct CqChannel {
     socket: SharedFd,
-    user: Option<UserAccount>,
+    account: Option<ClientAccount>,
     trust: WakeTrust,
     /// Some queue owes events.
     owes: AtomicBool,
@@ -71,24 +72,24 @@ impl CqChannel {
     /// 768 there (a socket buffer, on Linux 6.18), and the kernel doubles the requested size.
     const EVENT_BYTES: usize = 1024;
 
-    /// Makes a channel: ours, and the client's end. Threads of `user` send in it if that may take
-    /// long, and close ours.
+    /// Makes a channel: ours, and the client's end. Threads of `account` send in it if that may
+    /// take long, and close ours.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn create(user: Option<UserAccount>) -> Result<(Arc<Self>, OwnedFd), Errno> {
+    pub fn create(account: Option<ClientAccount>) -> Result<(Arc<Self>, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
         let channel = Arc::new(Self {
-            socket: SharedFd::new(ours, user.clone()),
-            user,
+            socket: SharedFd::new(ours, account.clone()),
+            account,
             trust: WakeTrust::of_new(),
             owes: AtomicBool::new(false),
             queues: Mutex::default(),
         });
         channel.make_room(1)?;
-        if let Some(user) = &channel.user {
+        if let Some(account) = &channel.account {
             let watched = Arc::downgrade(&channel);
-            user.waking().watch(watched);
+            account.waking().watch(watched);
         }
         Ok((channel, theirs))
     }
@@ -117,8 +118,8 @@ impl CqChannel {
     /// Sends the event of a request, here or in the user's thread. No lock and no allocation, and
     /// one system call if the user's thread sends it.
     pub(crate) fn notify(&self, queue: &CqEvents, wanted: CompletionRequest) {
-        let Some(user) = &self.user else { return self.send_or_ask_again(queue, wanted) };
-        let sent = user.waking().here(&self.trust, || {
+        let Some(account) = &self.account else { return self.send_or_ask_again(queue, wanted) };
+        let sent = account.waking().here(&self.trust, || {
             self.send_or_ask_again(queue, wanted);
             ((), true)
         });
@@ -133,7 +134,7 @@ impl CqChannel {
             queue.owed.fetch_add(one, Ordering::Release);
         }
         self.owes.store(true, Ordering::Release);
-        user.waking().owe();
+        account.waking().owe();
     }
 
     /// An event that finds no room has its request made again: the client did not take earlier
@@ -164,7 +165,7 @@ impl Drop for CqChannel {
 
 impl OwesEvents for CqChannel {
     fn send_owed(&self) {
-        let Some(user) = &self.user else { return };
+        let Some(account) = &self.account else { return };
         if !self.owes.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -174,7 +175,7 @@ impl OwesEvents for CqChannel {
             let kinds = [(CompletionRequest::Any, owed >> 16), (CompletionRequest::Solicited, owed & (ONE_OF_ANY - 1))];
             for (wanted, count) in kinds {
                 for _ in 0..count {
-                    user.waking().measured(&self.trust, || {
+                    account.waking().measured(&self.trust, || {
                         self.send_or_ask_again(&queue, wanted);
                         ((), true)
                     });
@@ -215,17 +216,17 @@ mod tests {
 
     use super::*;
     use crate::{
+        accounts::ClientAccounts,
         queues::new_cq,
         quota::Room,
         thread_start::refused::{self, NoThreads},
-        users::UserAccounts,
     };
 
     const CQN: Cqn = Cqn(9);
 
     /// Of a user of its own.
-    fn channel(users: &UserAccounts, uid: u32) -> (Arc<CqChannel>, Arc<CqEvents>, OwnedFd) {
-        let (ours, theirs) = CqChannel::create(Some(users.account(AccountId(uid)))).expect("a socket pair");
+    fn channel(accounts: &ClientAccounts, number: u32) -> (Arc<CqChannel>, Arc<CqEvents>, OwnedFd) {
+        let (ours, theirs) = CqChannel::create(Some(accounts.account(AccountId(number)))).expect("a socket pair");
         let layout = CqLayout::new(4, 1).expect("small");
         let (rings, _memfd) = new_cq(CQN, SessionId(1), layout, Some(&ours), Room::default()).expect("a memfd");
         (ours, rings[0].events(), theirs)
@@ -266,8 +267,8 @@ mod tests {
 
     #[test]
     fn an_event_to_a_few_waiters_is_sent_at_once() {
-        let users = UserAccounts::default();
-        let (ours, queue, theirs) = channel(&users, 1);
+        let accounts = ClientAccounts::default();
+        let (ours, queue, theirs) = channel(&accounts, 1);
         // A machine without a free core may take longer than a new channel is trusted for.
         let sent_at_once = (0..100).filter(|_| {
             ours.notify(&queue, CompletionRequest::Any);
@@ -282,8 +283,8 @@ mod tests {
 
     #[test]
     fn very_many_waiters_are_woken_by_a_thread_of_their_user() {
-        let users = UserAccounts::default();
-        let (ours, queue, theirs) = channel(&users, 1);
+        let accounts = ClientAccounts::default();
+        let (ours, queue, theirs) = channel(&accounts, 1);
         let waiters = long_queue(&theirs);
         thread::sleep(Duration::from_millis(150));
         let before = computed();
@@ -294,17 +295,17 @@ mod tests {
         let took = computed() - before;
         assert!(took < Duration::from_millis(10), "{took:?}");
         receive_all(&theirs, 20);
-        assert_eq!(users.slow_wakes().into_keys().collect::<Vec<_>>(), [AccountId(1)]);
+        assert_eq!(accounts.slow_wakes().into_keys().collect::<Vec<_>>(), [AccountId(1)]);
         drop(waiters);
 
-        let (ours, queue, theirs) = channel(&users, 1);
+        let (ours, queue, theirs) = channel(&accounts, 1);
         ours.notify(&queue, CompletionRequest::Any);
-        assert!(users.account(AccountId(1)).waking().is_distrusted(), "the user is, for a minute");
+        assert!(accounts.account(AccountId(1)).waking().is_distrusted(), "the user is, for a minute");
         receive_all(&theirs, 1);
-        let (ours, queue, theirs) = channel(&users, 2);
+        let (ours, queue, theirs) = channel(&accounts, 2);
         ours.notify(&queue, CompletionRequest::Any);
         receive_all(&theirs, 1);
-        assert!(!users.account(AccountId(2)).waking().is_distrusted());
+        assert!(!accounts.account(AccountId(2)).waking().is_distrusted());
     }
 
     /// In a process of its own, because the limit is that of the process.
@@ -313,29 +314,32 @@ mod tests {
         if !refused::is_alone("channel::tests::a_thread_that_cannot_begin_is_tried_again_and_its_work_waits") {
             return;
         }
-        let users = UserAccounts::default();
+        let accounts = ClientAccounts::default();
         let no_threads = NoThreads::begin();
-        let (ours, queue, theirs) = channel(&users, 1);
-        assert!(users.are_threads_missing(), "the channel has no thread");
+        let (ours, queue, theirs) = channel(&accounts, 1);
+        assert!(accounts.are_threads_missing(), "the channel has no thread");
         thread::sleep(Duration::from_millis(150));
         ours.notify(&queue, CompletionRequest::Any);
         let (done, is_done) = std::sync::mpsc::channel();
-        users.account(AccountId(1)).waking().add(move || done.send(thread::current().id()).expect("it is waited for"));
-        users.begin_missing_threads();
-        assert!(users.are_threads_missing(), "nor this time");
+        accounts
+            .account(AccountId(1))
+            .waking()
+            .add(move || done.send(thread::current().id()).expect("it is waited for"));
+        accounts.begin_missing_threads();
+        assert!(accounts.are_threads_missing(), "nor this time");
         assert!(is_done.try_recv().is_err(), "the thread that asks does not do it");
         assert!(!has_event(&theirs), "an event is not sent by a worker, because it was long ago that one was");
         drop(no_threads);
-        users.begin_missing_threads();
-        assert!(!users.are_threads_missing());
+        accounts.begin_missing_threads();
+        assert!(!accounts.are_threads_missing());
         assert_ne!(is_done.recv_timeout(Duration::from_secs(20)), Ok(thread::current().id()));
         receive_all(&theirs, 1);
     }
 
     #[test]
     fn owed_events_without_room_are_asked_for_again() {
-        let users = UserAccounts::default();
-        let (ours, queue, theirs) = channel(&users, 1);
+        let accounts = ClientAccounts::default();
+        let (ours, queue, theirs) = channel(&accounts, 1);
         while ours.send(CQN) {}
         let waiters = long_queue(&theirs);
         thread::sleep(Duration::from_millis(150));
@@ -369,10 +373,10 @@ mod tests {
 
     #[test]
     fn events_in_many_destroyed_channels_are_known_until_they_are_taken() {
-        let users = UserAccounts::default();
-        let user = users.account(AccountId(1));
+        let accounts = ClientAccounts::default();
+        let account = accounts.account(AccountId(1));
         let fill = |channels: u32| -> Vec<_> {
-            let made = (0..channels).map(|_| CqChannel::create(Some(user.clone())).expect("a socket pair"));
+            let made = (0..channels).map(|_| CqChannel::create(Some(account.clone())).expect("a socket pair"));
             made.map(|(ours, theirs)| {
                 assert!(ours.send(CQN));
                 theirs
@@ -387,13 +391,13 @@ mod tests {
             }
         };
         let some = fill(255);
-        eventually("all were ended", &|| user.chores() == 0);
-        assert!(!user.leaves_much_unread());
+        eventually("all were ended", &|| account.chores() == 0);
+        assert!(!account.leaves_much_unread());
         let last = fill(1);
-        eventually("one more", &|| user.leaves_much_unread());
-        assert!(!users.account(AccountId(2)).leaves_much_unread());
+        eventually("one more", &|| account.leaves_much_unread());
+        assert!(!accounts.account(AccountId(2)).leaves_much_unread());
         receive_all(&last[0], 1);
         drop(some);
-        eventually("they are closed", &|| !user.leaves_much_unread());
+        eventually("they are closed", &|| !account.leaves_much_unread());
     }
 }

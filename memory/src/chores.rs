@@ -16,7 +16,7 @@ use std::{
 use crate::thread_start::{self, HelperThread, MissingThreads};
 
 /// Threads of a user. One does all of it; others begin while it does not get on.
-const THREADS_PER_USER_MAX: u32 = 4;
+const THREADS_PER_ACCOUNT_MAX: u32 = 4;
 
 /// A chore that takes longer has the next one begun by another thread.
 const STUCK_CHORE_TIME: Duration = Duration::from_millis(20);
@@ -153,7 +153,7 @@ impl Chores {
         match state.threads {
             0 => is_long_ago(state.missing_since),
             threads => {
-                threads == THREADS_PER_USER_MAX && state.begun == THREADS_PER_USER_MAX && is_long_ago(state.taken)
+                threads == THREADS_PER_ACCOUNT_MAX && state.begun == THREADS_PER_ACCOUNT_MAX && is_long_ago(state.taken)
             }
         }
     }
@@ -202,7 +202,7 @@ impl Chores {
 impl ChoreState {
     fn needs_thread(&self) -> bool {
         let is_stuck = || self.taken.is_some_and(|taken| taken.elapsed() >= STUCK_CHORE_TIME);
-        self.idle == 0 && (self.threads == 0 || self.threads < THREADS_PER_USER_MAX && is_stuck())
+        self.idle == 0 && (self.threads == 0 || self.threads < THREADS_PER_ACCOUNT_MAX && is_stuck())
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
         while chores.count() > 1 {
             thread::yield_now();
         }
-        assert!((2..=THREADS_PER_USER_MAX).contains(&chores.state().threads));
+        assert!((2..=THREADS_PER_ACCOUNT_MAX).contains(&chores.state().threads));
         drop(release);
     }
 
@@ -350,12 +350,15 @@ mod tests {
         let chores = Arc::new(Chores::default());
         let (release, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..2 * THREADS_PER_USER_MAX {
+        for _ in 0..2 * THREADS_PER_ACCOUNT_MAX {
             let wait = Arc::clone(&wait);
             chores.add(move || _ = wait.lock().map(|wait| wait.recv()));
             thread::sleep(2 * STUCK_CHORE_TIME);
         }
-        assert_eq!((chores.count(), chores.state().threads), (2 * THREADS_PER_USER_MAX as usize, THREADS_PER_USER_MAX));
+        assert_eq!(
+            (chores.count(), chores.state().threads),
+            (2 * THREADS_PER_ACCOUNT_MAX as usize, THREADS_PER_ACCOUNT_MAX)
+        );
         drop(release);
         while chores.count() > 0 {
             thread::yield_now();

@@ -197,7 +197,7 @@ mod tests {
     use roced_types::AccountId;
 
     use super::*;
-    use crate::{first_touch, mapping::has_no_holes_to_come, quota::Quota, users::UserAccounts};
+    use crate::{accounts::ClientAccounts, first_touch, mapping::has_no_holes_to_come, quota::Quota};
 
     fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
         let length = NonZeroUsize::new(bytes).expect("tests map something");
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn memory_counts_for_its_account_until_a_thread_of_the_user_has_unmapped_it() {
         const BYTES: usize = 20_011 << 12;
-        let quota = Quota::new(10, 10).unmapped_by(UserAccounts::default());
+        let quota = Quota::new(10, 10).unmapped_by(ClientAccounts::default());
         let seen = Arc::new((OnceLock::new(), OnceLock::new()));
         let room = quota.take(AccountId(1), 1).expect("room").with_charge(Box::new(Witness(Arc::clone(&seen))));
         let (memory, fd) = ClientMemory::create(BYTES as u64, room).expect("room");

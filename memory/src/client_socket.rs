@@ -23,10 +23,11 @@ use nix::{
 };
 
 use super::{
+    accounts::ClientAccount,
     descriptor::{self, Incoming},
     held_charge::HeldCharge,
+    shared_fd::SharedFd,
     unread::{UNREAD_OF_SOCKET, unread_cost},
-    users::{SharedFd, UserAccount},
     waking::WakeTrust,
 };
 
@@ -117,7 +118,7 @@ pub struct ClientSocket(Arc<SocketState>);
 #[derive(Debug)]
 struct SocketState {
     fd: SharedFd,
-    user: UserAccount,
+    account: ClientAccount,
     reports: OnceLock<(ThreadReports, u64)>,
     sends: WakeTrust,
     takes: WakeTrust,
@@ -156,21 +157,21 @@ enum TakingState {
 
 impl ClientSocket {
     /// One of which the client has had the other end for any time.
-    pub fn new(fd: OwnedFd, user: UserAccount) -> Self {
-        Self::with_trust(fd, user, WakeTrust::default(), None)
+    pub fn new(fd: OwnedFd, account: ClientAccount) -> Self {
+        Self::with_trust(fd, account, WakeTrust::default(), None)
     }
 
     /// One of which the client has no descriptor yet. `charge` is for its memory, and lasts until
     /// the client has received all that is left in it when it is dropped.
-    pub fn before_client(fd: OwnedFd, user: UserAccount, charge: HeldCharge) -> Self {
-        Self::with_trust(fd, user, WakeTrust::of_new(), Some(charge))
+    pub fn before_client(fd: OwnedFd, account: ClientAccount, charge: HeldCharge) -> Self {
+        Self::with_trust(fd, account, WakeTrust::of_new(), Some(charge))
     }
 
-    fn with_trust(fd: OwnedFd, user: UserAccount, sends: WakeTrust, charge: Option<HeldCharge>) -> Self {
-        user.close_ended();
+    fn with_trust(fd: OwnedFd, account: ClientAccount, sends: WakeTrust, charge: Option<HeldCharge>) -> Self {
+        account.close_ended();
         Self(Arc::new(SocketState {
-            fd: SharedFd::new(fd, Some(user.clone())),
-            user,
+            fd: SharedFd::new(fd, Some(account.clone())),
+            account,
             reports: OnceLock::new(),
             sends,
             takes: WakeTrust::default(),
@@ -182,7 +183,8 @@ impl ClientSocket {
         }))
     }
 
-    /// Closes it, of a user of which nothing is served: [`UserAccount::is_stuck`]. Before it is used.
+    /// Closes it, of a user of which nothing is served: [`ClientAccount::is_stuck`]. Before it is
+    /// used.
     pub fn turn_away(mut self) {
         if let Some(state) = Arc::get_mut(&mut self.0) {
             state.fd.turn_away();
@@ -212,7 +214,7 @@ impl ClientSocket {
             return unsent;
         }
         if outbox.since.is_none()
-            && let Some(sent) = state.user.waking().here(&state.sends, || state.send_now(bytes, &fds))
+            && let Some(sent) = state.account.waking().here(&state.sends, || state.send_now(bytes, &fds))
         {
             return sent;
         }
@@ -270,7 +272,7 @@ impl ClientSocket {
             TakingState::Idle => {}
         }
         let mut bytes = vec![0; most].into_boxed_slice();
-        if let Some(result) = state.user.waking().here(&state.takes, || state.take_now(&mut bytes)) {
+        if let Some(result) = state.account.waking().here(&state.takes, || state.take_now(&mut bytes)) {
             return TakenMessage::Now(result, bytes);
         }
         let since = Instant::now();
@@ -284,7 +286,7 @@ impl ClientSocket {
     /// a thread in a long walk occupies no number.
     fn later(&self, act: impl FnOnce(&SocketState) + Send + 'static) {
         let state = Arc::downgrade(&self.0);
-        self.0.user.waking().add(move || {
+        self.0.account.waking().add(move || {
             if let Some(state) = state.upgrade() {
                 act(&state);
             }
@@ -320,7 +322,7 @@ impl SocketState {
             return unread;
         }
         self.unread.store(0, Ordering::Relaxed);
-        self.user.release_unread(unread);
+        self.account.release_unread(unread);
         0
     }
 
@@ -329,14 +331,14 @@ impl SocketState {
             return self.send_rights(bytes, fds);
         }
         let (unread, count) = (self.look_at_unread(), fds.len() as u32);
-        if unread > 0 && unread + count > UNREAD_OF_SOCKET || !self.user.charge_unread(count) {
+        if unread > 0 && unread + count > UNREAD_OF_SOCKET || !self.account.charge_unread(count) {
             return (SentMessage::Full, false);
         }
         let sent = self.send_rights(bytes, fds);
         if sent.0 == SentMessage::Yes {
             self.unread.store(unread + count, Ordering::Relaxed);
         } else {
-            self.user.release_unread(count);
+            self.account.release_unread(count);
         }
         sent
     }
@@ -360,7 +362,7 @@ impl SocketState {
 
     /// Without a message there was no walk.
     fn take_now(&self, bytes: &mut [u8]) -> (Result<Option<Incoming>, Errno>, bool) {
-        let result = descriptor::receive(&self.fd, bytes, &self.user);
+        let result = descriptor::receive(&self.fd, bytes, &self.account);
         let was_message = matches!(&result, Ok(Some(incoming)) if incoming.length > 0);
         (result, was_message)
     }
@@ -384,7 +386,7 @@ impl SocketState {
                 return self.report();
             };
             drop(outbox);
-            let sent = self.user.waking().measured(&self.sends, || self.send_now(&message.bytes, &message.fds));
+            let sent = self.account.waking().measured(&self.sends, || self.send_now(&message.bytes, &message.fds));
             let is_dropped = sent == SentMessage::Full && !message.is_owed;
             if sent != SentMessage::Yes && !is_dropped {
                 let mut outbox = self.outbox();
@@ -402,7 +404,7 @@ impl SocketState {
         if self.is_dropped.load(Ordering::Relaxed) {
             return;
         }
-        let result = self.user.waking().measured(&self.takes, || self.take_now(&mut bytes));
+        let result = self.account.waking().measured(&self.takes, || self.take_now(&mut bytes));
         *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = TakingState::Done(result, bytes);
         self.report();
     }
@@ -415,11 +417,11 @@ impl Drop for SocketState {
         if unread_cost(&self.fd).is_some_and(|cost| cost > 0)
             && let Some(fd) = self.fd.take()
         {
-            self.user.end_unread(fd, unread, self.charge.take());
+            self.account.end_unread(fd, unread, self.charge.take());
         } else if unread > 0 {
-            self.user.release_unread(unread);
+            self.account.release_unread(unread);
         }
-        self.user.close_ended();
+        self.account.close_ended();
     }
 }
 
@@ -438,18 +440,18 @@ mod tests {
     use roced_types::AccountId;
 
     use super::*;
-    use crate::users::UserAccounts;
+    use crate::accounts::ClientAccounts;
 
-    fn pair(user: &UserAccount) -> (ClientSocket, OwnedFd) {
+    fn pair(account: &ClientAccount) -> (ClientSocket, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a pair");
-        (ClientSocket::new(ours, user.clone()), theirs)
+        (ClientSocket::new(ours, account.clone()), theirs)
     }
 
     /// The user's thread is in a walk until the returned value goes.
-    fn long_walk(user: &UserAccount) -> Sender<()> {
+    fn long_walk(account: &ClientAccount) -> Sender<()> {
         let (end, ended) = mpsc::channel();
-        user.waking().add(move || _ = ended.recv());
+        account.waking().add(move || _ = ended.recv());
         end
     }
 
@@ -476,9 +478,9 @@ mod tests {
 
     #[test]
     fn a_socket_that_ends_leaves_nothing_to_a_thread_in_a_long_walk() {
-        let user = UserAccounts::default().account(AccountId(1));
-        let walk = long_walk(&user);
-        let (socket, theirs) = pair(&user);
+        let account = ClientAccounts::default().account(AccountId(1));
+        let walk = long_walk(&account);
+        let (socket, theirs) = pair(&account);
         let (mut watch, fd) = watched();
         assert_eq!(socket.send(&[1], vec![fd]), SentMessage::Later);
         assert_eq!(socket.send(&[2], Vec::new()), SentMessage::Later);
@@ -493,8 +495,8 @@ mod tests {
     /// seen.
     #[test]
     fn descriptors_that_were_taken_go_with_their_socket() {
-        let user = UserAccounts::default().account(AccountId(1));
-        let (socket, theirs) = pair(&user);
+        let account = ClientAccounts::default().account(AccountId(1));
+        let (socket, theirs) = pair(&account);
         let (mut watch, fd) = watched();
         let rights = [ControlMessage::ScmRights(&[fd.as_raw_fd()])];
         sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(&[1])], &rights, MsgFlags::empty(), None).expect("room");
@@ -503,14 +505,14 @@ mod tests {
         eventually("taken", || matches!(*socket.0.inbox.lock().expect("no panic"), TakingState::Done(..)));
         drop(socket);
         assert_eq!(watch.read(&mut [0]).expect("no time-out"), 0);
-        eventually("closed by a thread of the user", || user.closing() == 0);
+        eventually("closed by a thread of the user", || account.closing() == 0);
     }
 
     #[test]
     fn so_many_messages_wait_and_are_sent_in_order() {
-        let user = UserAccounts::default().account(AccountId(1));
-        let walk = long_walk(&user);
-        let (socket, theirs) = pair(&user);
+        let account = ClientAccounts::default().account(AccountId(1));
+        let walk = long_walk(&account);
+        let (socket, theirs) = pair(&account);
         let reports = ThreadReports::new().expect("an eventfd");
         socket.report_to(&reports, 7);
         for number in 0..WAITING_MAX {
@@ -540,25 +542,25 @@ mod tests {
 
     #[test]
     fn a_client_leaves_few_descriptors_unread() {
-        let users = UserAccounts::default();
-        let (socket, theirs) = pair(&users.account(AccountId(1)));
+        let accounts = ClientAccounts::default();
+        let (socket, theirs) = pair(&accounts.account(AccountId(1)));
         let sent = (0..20).take_while(|_| reply(&socket, 60) == SentMessage::Yes).count();
-        assert_eq!((sent, users.account(AccountId(1)).unread()), (4, 240));
+        assert_eq!((sent, accounts.account(AccountId(1)).unread()), (4, 240));
         (0..sent).for_each(|_| assert_eq!(received(&theirs), Some(1)));
         socket.send_waiting();
         eventually("there is room", || socket.sending() == SendingState::Idle);
         assert_eq!(reply(&socket, 1), SentMessage::Yes);
-        let unread = users.account(AccountId(1)).unread();
+        let unread = accounts.account(AccountId(1)).unread();
         assert!(unread <= 61, "{unread}: all but the last ones were received");
     }
 
     #[test]
     fn descriptors_that_ended_sessions_left_unread_count_until_they_are_closed() {
-        let users = UserAccounts::default();
-        let user = users.account(AccountId(1));
+        let accounts = ClientAccounts::default();
+        let account = accounts.account(AccountId(1));
         let theirs: Vec<_> = (0..6)
             .map(|_| {
-                let (socket, theirs) = pair(&user);
+                let (socket, theirs) = pair(&account);
                 assert_eq!(reply(&socket, 3), SentMessage::Yes);
                 theirs
             })
@@ -568,32 +570,32 @@ mod tests {
             assert_eq!(received(theirs), None, "the client is told of the end");
         }
         drop(theirs);
-        let (socket, other) = pair(&user);
+        let (socket, other) = pair(&account);
         assert_eq!(reply(&socket, 3), SentMessage::Yes);
         drop(socket);
-        eventually("the socket was ended", || user.chores() == 0);
-        assert!(user.unread() >= 3, "it was not received");
+        eventually("the socket was ended", || account.chores() == 0);
+        assert!(account.unread() >= 3, "it was not received");
         drop(other);
         eventually("none is unread", || {
-            user.close_ended();
-            user.unread() == 0
+            account.close_ended();
+            account.unread() == 0
         });
     }
 
     #[test]
     fn a_user_with_unread_replies_in_many_ended_sockets_is_known() {
-        let users = UserAccounts::default();
-        let user = users.account(AccountId(1));
+        let accounts = ClientAccounts::default();
+        let account = accounts.account(AccountId(1));
         let theirs: Vec<_> = (0..256)
             .map(|_| {
-                let (socket, theirs) = pair(&user);
+                let (socket, theirs) = pair(&account);
                 assert_eq!(reply(&socket, 0), SentMessage::Yes);
                 theirs
             })
             .collect();
-        eventually("all were ended", || user.leaves_much_unread());
-        assert!(!users.account(AccountId(2)).leaves_much_unread());
+        eventually("all were ended", || account.leaves_much_unread());
+        assert!(!accounts.account(AccountId(2)).leaves_much_unread());
         drop(theirs);
-        eventually("they are closed", || !user.leaves_much_unread());
+        eventually("they are closed", || !account.leaves_much_unread());
     }
 }

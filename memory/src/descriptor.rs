@@ -9,27 +9,21 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
 };
 
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::{
-        resource::{Resource, getrlimit, setrlimit},
-        statfs::{TMPFS_MAGIC, fstatfs},
-    },
+    sys::statfs::{TMPFS_MAGIC, fstatfs},
 };
 
-use crate::users::UserAccount;
+use crate::{
+    accounts::ClientAccount,
+    spare_numbers::{DESCRIPTORS_MAX, SPARE_HELD, SpareNumbers},
+};
 
-/// Descriptors of a message, at most: `SCM_MAX_FD` of Linux.
-const DESCRIPTORS_MAX: usize = 253;
-
-/// Of a control message with that many, in words.
+/// Room for a control message with [`DESCRIPTORS_MAX`] descriptors, in words.
 const ROOM_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
 
 /// A descriptor from a client, of any kind.
@@ -37,7 +31,7 @@ const ROOM_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
 pub struct Descriptor {
     /// Gone when it was taken or is being closed.
     fd: Option<OwnedFd>,
-    user: UserAccount,
+    account: ClientAccount,
 }
 
 /// A message from a client's socket.
@@ -53,7 +47,7 @@ pub struct Incoming {
 
 /// Receives a message and all of its descriptors, without waiting. `None`: there is one, with
 /// descriptors, and too many of its user's wait to be closed; it is to be received later.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Result<Option<Incoming>, Errno> {
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], account: &ClientAccount) -> Result<Option<Incoming>, Errno> {
     let socket = socket.as_fd();
     // Without room for descriptors the kernel tells whether there are some. None is dropped: the
     // message stays.
@@ -65,11 +59,11 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Resul
         let (length, _) = receive_into(socket, bytes, &mut [], 0)?;
         return Ok(Some(Incoming { length, exhausted: false, descriptors: Vec::new() }));
     }
-    if !user.may_pass_descriptors() {
+    if !account.may_pass_descriptors() {
         return Ok(None);
     }
     let mut room = [0u64; ROOM_WORDS];
-    let is_slow = user.waking().is_distrusted();
+    let is_slow = account.waking().is_distrusted();
     let Some(received) = SpareNumbers::get().lend(is_slow, || receive_into(socket, bytes, &mut room, 0)) else {
         return Ok(None);
     };
@@ -78,7 +72,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], user: &UserAccount) -> Resul
     let descriptors = descriptors_in(&room).map(|fd| {
         let is_spare = fd.as_raw_fd() as u64 >= usual;
         exhausted |= is_spare;
-        Descriptor { fd: Some(fd), user: user.clone() }
+        Descriptor { fd: Some(fd), account: account.clone() }
     });
     let descriptors = descriptors.collect();
     Ok(Some(Incoming { length, exhausted, descriptors }))
@@ -146,84 +140,14 @@ fn descriptors_in(room: &[u64; ROOM_WORDS]) -> impl Iterator<Item = OwnedFd> {
     })
 }
 
-/// Numbers for descriptors that only a message's descriptors get, until they are closed, when all
-/// others are in use: the soft limit of this process is that much lower.
-#[derive(Debug)]
-struct SpareNumbers {
-    /// The limit but for a receive.
-    usual: u64,
-    spare: u64,
-    hard: u64,
-}
-
-/// Receives of messages with descriptors that are under way.
-#[derive(Debug)]
-struct Lent {
-    all: u32,
-    /// Of users with messages that take long.
-    slow: u32,
-}
-
-/// Descriptors with such a number.
-static SPARE_HELD: AtomicU64 = AtomicU64::new(0);
-
-impl SpareNumbers {
-    fn get() -> &'static Self {
-        static NUMBERS: OnceLock<SpareNumbers> = OnceLock::new();
-        NUMBERS.get_or_init(|| {
-            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-            let spare = (4 * DESCRIPTORS_MAX as u64).min(hard / 4).max(DESCRIPTORS_MAX as u64);
-            let usual = soft.min(hard.saturating_sub(spare));
-            // A limit that cannot be set is as it was: there is less room.
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, usual, hard);
-            Self { usual, spare, hard }
-        })
-    }
-
-    fn held() -> u64 {
-        SPARE_HELD.load(Ordering::Relaxed)
-    }
-
-    /// Does something with as many of these numbers at hand as a message needs, if there are as
-    /// many. Of those that may take long there is one at a time: it leaves numbers to others.
-    fn lend<T>(&self, is_slow: bool, act: impl FnOnce() -> T) -> Option<T> {
-        static LENT: Mutex<Lent> = Mutex::new(Lent { all: 0, slow: 0 });
-        let lent = || LENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = lent();
-        let wanted = (u64::from(before.all) + 1) * DESCRIPTORS_MAX as u64;
-        if Self::held() + wanted > self.spare || is_slow && before.slow > 0 {
-            return None;
-        }
-        before.all += 1;
-        before.slow += u32::from(is_slow);
-        if before.all == 1 {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual + self.spare, self.hard);
-        }
-        drop(before);
-        let result = act();
-        let mut after = lent();
-        after.all -= 1;
-        after.slow -= u32::from(is_slow);
-        if after.all == 0 {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, self.usual, self.hard);
-        }
-        Some(result)
-    }
-}
-
-/// Descriptors that this process may have, but for those of messages.
-pub(crate) fn usual_limit() -> u64 {
-    SpareNumbers::get().usual
-}
-
 /// Closes a descriptor in a thread of its user's.
-fn close_later(fd: OwnedFd, user: &UserAccount) {
+fn close_later(fd: OwnedFd, account: &ClientAccount) {
     let is_spare = SpareNumbers::get().usual <= fd.as_raw_fd() as u64;
     if is_spare {
         SPARE_HELD.fetch_add(1, Ordering::Relaxed);
     }
-    let counted = user.begin_closing(1);
-    user.later(move || {
+    let counted = account.begin_closing(1);
+    account.later(move || {
         drop(fd);
         drop(counted);
         if is_spare {
@@ -234,13 +158,13 @@ fn close_later(fd: OwnedFd, user: &UserAccount) {
 
 impl Descriptor {
     /// The user that passed it.
-    pub(crate) fn user(&self) -> &UserAccount {
-        &self.user
+    pub(crate) fn account(&self) -> &ClientAccount {
+        &self.account
     }
 
     /// The descriptor, of any kind, and its user: for a thread that may be delayed by it.
-    pub(crate) fn into_any_file(mut self) -> (OwnedFd, UserAccount) {
-        (self.fd.take().expect("it is there until it is taken or dropped"), self.user.clone())
+    pub(crate) fn into_any_file(mut self) -> (OwnedFd, ClientAccount) {
+        (self.fd.take().expect("it is there until it is taken or dropped"), self.account.clone())
     }
 
     /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access
@@ -256,14 +180,14 @@ impl Descriptor {
         }
         let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
         let fd = self.fd.take().expect("it is there until it is taken or dropped");
-        Ok(SharedFile { fd: Some(fd), user: self.user.clone(), writable: mode == OFlag::O_RDWR })
+        Ok(SharedFile { fd: Some(fd), account: self.account.clone(), writable: mode == OFlag::O_RDWR })
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            close_later(fd, &self.user);
+            close_later(fd, &self.account);
         }
     }
 }
@@ -273,7 +197,7 @@ impl Drop for Descriptor {
 pub struct SharedFile {
     /// Gone when it is being closed.
     fd: Option<OwnedFd>,
-    user: UserAccount,
+    account: ClientAccount,
     /// The client has it open for reading and writing.
     pub(crate) writable: bool,
 }
@@ -287,7 +211,7 @@ impl AsFd for SharedFile {
 impl Drop for SharedFile {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            close_later(fd, &self.user);
+            close_later(fd, &self.account);
         }
     }
 }
@@ -305,10 +229,10 @@ mod tests {
     use roced_types::AccountId;
 
     use super::*;
-    use crate::users::UserAccounts;
+    use crate::accounts::ClientAccounts;
 
-    fn descriptor(fd: OwnedFd, user: UserAccount) -> Descriptor {
-        Descriptor { fd: Some(fd), user }
+    fn descriptor(fd: OwnedFd, account: ClientAccount) -> Descriptor {
+        Descriptor { fd: Some(fd), account }
     }
 
     #[test]
@@ -316,16 +240,19 @@ mod tests {
         let made = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).expect("a memfd");
         let again = File::open(format!("/proc/self/fd/{}", made.as_raw_fd())).expect("to read");
         assert!(
-            descriptor(made, UserAccounts::default().account(AccountId(1))).into_shared_file().expect("it is").writable
+            descriptor(made, ClientAccounts::default().account(AccountId(1)))
+                .into_shared_file()
+                .expect("it is")
+                .writable
         );
         assert!(
-            !descriptor(again.into(), UserAccounts::default().account(AccountId(1)))
+            !descriptor(again.into(), ClientAccounts::default().account(AccountId(1)))
                 .into_shared_file()
                 .expect("it is")
                 .writable
         );
         let refused = |fd: OwnedFd| {
-            descriptor(fd, UserAccounts::default().account(AccountId(1)))
+            descriptor(fd, ClientAccounts::default().account(AccountId(1)))
                 .into_shared_file()
                 .map(drop)
                 .expect_err("it is refused")
@@ -337,11 +264,11 @@ mod tests {
 
     #[test]
     fn other_files_are_closed_by_threads_that_count() {
-        let user = UserAccounts::default().account(AccountId(1));
+        let account = ClientAccounts::default().account(AccountId(1));
         let file = || File::open("/proc/self/maps").expect("there").into();
-        drop((descriptor(file(), user.clone()), descriptor(file(), user.clone())));
+        drop((descriptor(file(), account.clone()), descriptor(file(), account.clone())));
         let begin = Instant::now();
-        while user.closing() > 0 {
+        while account.closing() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
             thread::yield_now();
         }

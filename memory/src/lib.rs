@@ -13,7 +13,9 @@
 //! | `copies.rs` | copies and atomic operations on memory that others change meanwhile |
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
-//! | `users.rs` | accounts of users |
+//! | `accounts.rs` | accounts of clients |
+//! | `shared_fd.rs` | descriptors of the daemon with another end, at a client |
+//! | `spare_numbers.rs` | numbers of descriptors that are kept for messages |
 //! | `chores.rs` | threads of users, for work of the kernel that a client can make long |
 //! | `waking.rs` | which thread wakes a client: a message may take the kernel long |
 //! | `client_socket.rs` | sockets of which a client has the other end |
@@ -33,6 +35,7 @@
 //! | `arm_word.rs` | words by which programs ask for events of CQs |
 
 pub mod access_log;
+pub mod accounts;
 mod arm_word;
 pub mod backing;
 pub mod channel;
@@ -50,10 +53,11 @@ pub mod poll_id;
 pub mod proxied;
 pub mod queues;
 pub mod quota;
+pub mod shared_fd;
 pub mod sigbus;
+pub(crate) mod spare_numbers;
 pub(crate) mod stall_budget;
 mod stall_meter;
 pub mod thread_start;
 pub mod unread;
-pub mod users;
 pub(crate) mod waking;

@@ -32,7 +32,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{first_touch, quota::Room, sigbus::Watch, users::SharedFd};
+use super::{first_touch, quota::Room, shared_fd::SharedFd, sigbus::Watch};
 
 /// Bytes of a page, the unit in which files are mapped.
 const PAGE: usize = 4096;
@@ -175,8 +175,8 @@ impl Drop for Mapping {
         let pages = unsafe { Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room)) };
         // The last mapping of a file frees all of it, which may be far more than our mapping, and
         // locks that its client left at it. The room is given back afterward.
-        match pages.room().user() {
-            Some(user) => user.later(|| pages.unmap()),
+        match pages.room().account() {
+            Some(account) => account.later(|| pages.unmap()),
             None => pages.unmap(),
         }
     }

@@ -188,11 +188,11 @@ impl CopyThread {
     /// # Errors
     /// It is of something else (`EINVAL`); its user has no stall budget left (`EAGAIN`); no thread.
     pub fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
-        let user = descriptor.user().clone();
-        let stall_budget = user.stall_budget().ok_or(Errno::EAGAIN)?;
+        let account = descriptor.account().clone();
+        let stall_budget = account.stall_budget().ok_or(Errno::EAGAIN)?;
         let poll = stall_budget.next_look();
         let (shared, thread) = SharedRequests::begin(descriptor)?;
-        let mut requests = RequestQueue::new(thread, user, stall_budget, poll);
+        let mut requests = RequestQueue::new(thread, account, stall_budget, poll);
         let looked = requests.welcome(&shared);
         let copy_thread = Arc::new(Self { shared, requests: Mutex::new(requests) });
         looked.map(|()| copy_thread)
@@ -242,19 +242,19 @@ mod tests {
 
     use super::*;
     use crate::{
+        accounts::{ClientAccount, ClientAccounts},
         descriptor::receive,
         stall_budget::AbandonedThread,
-        users::{UserAccount, UserAccounts},
     };
 
-    /// Memory of that process, as `user` would pass it.
-    fn passed(pid: u32, user: &UserAccount) -> Descriptor {
+    /// Memory of that process, as `account` would pass it.
+    fn passed(pid: u32, account: &ClientAccount) -> Descriptor {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("it is ours");
         let (theirs, ours) = UnixStream::pair().expect("sockets");
         let rights = [memory.as_raw_fd()];
         let beside = [ControlMessage::ScmRights(&rights)];
         sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(b"x")], &beside, MsgFlags::empty(), None).expect("it goes");
-        let incoming = receive(OwnedFd::from(ours), &mut [0], user).expect("it comes");
+        let incoming = receive(OwnedFd::from(ours), &mut [0], account).expect("it comes");
         let mut incoming = incoming.expect("few are in closing");
         incoming.descriptors.pop().expect("one")
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_while_peers_reach_it_is_not_at_fault() {
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), &UserAccounts::default().account(AccountId(1))))
+        let copy_thread = CopyThread::new(passed(child.id(), &ClientAccounts::default().account(AccountId(1))))
             .expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
@@ -299,12 +299,12 @@ mod tests {
     /// iteration is charged.
     #[test]
     fn very_many_small_pieces_in_a_poll_are_charged() {
-        let user = UserAccounts::default().account(AccountId(1));
+        let account = ClientAccounts::default().account(AccountId(1));
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
+        let copy_thread = CopyThread::new(passed(child.id(), &account)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         // Most of the budget is spent.
-        let (stall_budget, poll) = (user.stall_budget().expect("nearly all of it"), PollId::first(WorkerId(0)));
+        let (stall_budget, poll) = (account.stall_budget().expect("nearly all of it"), PollId::first(WorkerId(0)));
         let most = stall_budget.most(poll, 0).expect("none is given up");
         assert!(stall_budget.spend(poll, most - Duration::from_millis(5)));
         let ends = [0, memory.len() - 1];
@@ -316,12 +316,12 @@ mod tests {
 
     #[test]
     fn threads_of_a_user_with_too_many_silent_ones_are_not_awaited() {
-        let user = UserAccounts::default().account(AccountId(1));
+        let account = ClientAccounts::default().account(AccountId(1));
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
+        let copy_thread = CopyThread::new(passed(child.id(), &account)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
-        let stall_budget = user.stall_budget().expect("all of it, nearly");
-        let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, &user));
+        let stall_budget = account.stall_budget().expect("all of it, nearly");
+        let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, &account));
         assert_eq!(memory.read(0, &mut [0], PollId::first(WorkerId(0))), Err(MemoryFault));
         assert!(memory.is_lost());
         drop(given_up);

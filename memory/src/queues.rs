@@ -24,8 +24,8 @@ use nix::{
 use roced_abi::{
     arm,
     cqe::Cqe,
-    doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
-    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes, state_bytes, worker_state_offset},
+    doorbell::{DOORBELL_BLOCK_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_block_offset, session_bytes, state_bytes, worker_state_offset},
     ring::{Consumer, MappedRing, Producer, RingShape},
 };
 use roced_transport::io::CqOverrun;
@@ -38,7 +38,7 @@ use super::{
     channel::{CqChannel, CqEvents},
     mapping::{Mapping, Writers},
     quota::Room,
-    users::SharedFd,
+    shared_fd::SharedFd,
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -48,7 +48,7 @@ pub struct QpRings {
     pub qpn: Qpn,
     /// The session.
     pub session: SessionId,
-    /// The doorbell that its client rings, on the worker's page of that session.
+    /// The doorbell that its client rings, in the worker's block of that session.
     pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
@@ -67,7 +67,7 @@ pub struct SrqRing {
     pub srqn: Srqn,
     /// The session.
     pub session: SessionId,
-    /// The doorbell that its client rings, on the worker's page of that session.
+    /// The doorbell that its client rings, in the worker's block of that session.
     pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
@@ -231,14 +231,14 @@ pub struct WorkerSession {
     pub account: AccountId,
     /// Turns of the account for each turn of one with weight 1; to be set likewise.
     pub weight: u8,
-    /// The doorbell page.
+    /// The doorbell block.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
     /// nor written.
     pub wake: SharedFd,
 }
 
-/// Makes a session's doorbell page, one for each of `workers` workers. The fds for the client: the
+/// Makes a session's doorbell block, one for each of `workers` workers. The fds for the client: the
 /// session memfd, and each worker's wake eventfd in order.
 ///
 /// # Errors
@@ -248,20 +248,20 @@ pub fn new_session(
     workers: u32,
     room: Room,
 ) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
-    let user = room.user();
+    let account = room.account();
     let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::BothUntilSealed, room)?;
     let mapping = Arc::new(mapping);
     let mut halves = Vec::new();
     let mut wakes = Vec::new();
     for index in 0..workers {
-        let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
-        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; doorbell
-        // pages are a multiple of 64 bytes from the mapping's start, and this is the only thing
+        let base = mapping.at(doorbell_block_offset(index), DOORBELL_BLOCK_BYTES);
+        // SAFETY: `at` checked that the block lies inside the mapping, which the Arc keeps; doorbell
+        // blocks are a multiple of 64 bytes from the mapping's start, and this is the only thing
         // that is ever laid over them.
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
-        let wake = SharedFd::new(wake, user.clone());
+        let wake = SharedFd::new(wake, account.clone());
         halves.push(WorkerSession { session, account: AccountId::default(), weight: 1, doorbells, wake });
     }
     Ok((halves, fd, wakes))

@@ -14,10 +14,10 @@ use std::{
 use roced_types::AccountId;
 
 use super::{
+    accounts::{ClientAccount, ClientAccounts},
     held_charge::HeldCharge,
     mapping::Leftover,
     sigbus,
-    users::{UserAccount, UserAccounts},
 };
 
 /// Default of `vm.max_map_count` in Linux.
@@ -38,14 +38,14 @@ struct QuotaState {
     leftovers: Mutex<Vec<Leftover>>,
     /// Users of which threads unmap their mappings; without any, they are unmapped where they are
     /// dropped.
-    users: Option<UserAccounts>,
+    accounts: Option<ClientAccounts>,
 }
 
 /// Why there is no room; the number is that limit, in mappings, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaExceeded {
     /// The user has its share.
-    OfUser(u32),
+    OfAccount(u32),
     /// All users together share the total.
     OfAll(u32),
     /// Memory of the user has stalled workers for longer than it may; milliseconds until it has
@@ -56,7 +56,7 @@ pub enum QuotaExceeded {
 #[derive(Debug)]
 struct MappingCounts {
     most: u32,
-    most_of_a_user: u32,
+    most_of_an_account: u32,
     all: u32,
     accounts: BTreeMap<AccountId, u32>,
 }
@@ -71,49 +71,49 @@ impl Quota {
         Self::new(most, most / 2)
     }
 
-    /// Creates a quota of `most` mappings in total and `most_of_a_user` for each user.
-    pub fn new(most: u32, most_of_a_user: u32) -> Self {
-        Self::with_threads(most, most_of_a_user, None)
+    /// Creates a quota of `most` mappings in total and `most_of_an_account` for each account.
+    pub fn new(most: u32, most_of_an_account: u32) -> Self {
+        Self::with_threads(most, most_of_an_account, None)
     }
 
     /// The same quota of mappings that threads of these users unmap.
     #[must_use]
-    pub fn unmapped_by(&self, users: UserAccounts) -> Self {
-        let MappingCounts { most, most_of_a_user, .. } = *self.counts();
-        Self::with_threads(most, most_of_a_user, Some(users))
+    pub fn unmapped_by(&self, accounts: ClientAccounts) -> Self {
+        let MappingCounts { most, most_of_an_account, .. } = *self.counts();
+        Self::with_threads(most, most_of_an_account, Some(accounts))
     }
 
-    fn with_threads(most: u32, most_of_a_user: u32, users: Option<UserAccounts>) -> Self {
-        let counts = Mutex::new(MappingCounts { most, most_of_a_user, all: 0, accounts: BTreeMap::new() });
-        Self(Arc::new(QuotaState { counts, leftovers: Mutex::default(), users }))
+    fn with_threads(most: u32, most_of_an_account: u32, accounts: Option<ClientAccounts>) -> Self {
+        let counts = Mutex::new(MappingCounts { most, most_of_an_account, all: 0, accounts: BTreeMap::new() });
+        Self(Arc::new(QuotaState { counts, leftovers: Mutex::default(), accounts }))
     }
 
     /// The account, if its user has threads.
-    pub fn account(&self, account: AccountId) -> Option<UserAccount> {
-        self.0.users.as_ref().map(|users| users.account(account))
+    pub fn account(&self, account: AccountId) -> Option<ClientAccount> {
+        self.0.accounts.as_ref().map(|accounts| accounts.account(account))
     }
 
     /// A call of this user may be refused for mappings that its threads are about to unmap.
-    pub fn is_nearly_used(&self, user: &UserAccount) -> bool {
+    pub fn is_nearly_used(&self, account: &ClientAccount) -> bool {
         self.unmap_leftovers();
-        if user.chores() == 0 {
+        if account.chores() == 0 {
             return false;
         }
         let counts = self.counts();
-        let of_user = counts.accounts.get(&user.id()).copied().unwrap_or(0);
-        of_user + OF_A_COPY_THREAD > counts.most_of_a_user || counts.all + OF_A_COPY_THREAD > counts.most
+        let of_account = counts.accounts.get(&account.id()).copied().unwrap_or(0);
+        of_account + OF_A_COPY_THREAD > counts.most_of_an_account || counts.all + OF_A_COPY_THREAD > counts.most
     }
 
     /// Room for so many mappings of this account.
     pub fn take(&self, account: AccountId, mappings: u32) -> Result<Room, QuotaExceeded> {
         self.unmap_leftovers();
-        if let Some(debt) = self.account(account).filter(|_| mappings > 0).and_then(|user| user.stall_debt()) {
+        if let Some(debt) = self.account(account).filter(|_| mappings > 0).and_then(|account| account.stall_debt()) {
             return Err(QuotaExceeded::Stalled(u32::try_from(debt.as_millis() + 1).unwrap_or(u32::MAX)));
         }
         let mut counts = self.counts();
-        let of_user = counts.accounts.get(&account).copied().unwrap_or(0);
-        if mappings > counts.most_of_a_user.saturating_sub(of_user) {
-            return Err(QuotaExceeded::OfUser(counts.most_of_a_user));
+        let of_account = counts.accounts.get(&account).copied().unwrap_or(0);
+        if mappings > counts.most_of_an_account.saturating_sub(of_account) {
+            return Err(QuotaExceeded::OfAccount(counts.most_of_an_account));
         }
         if mappings > counts.most.saturating_sub(counts.all) {
             return Err(QuotaExceeded::OfAll(counts.most));
@@ -122,7 +122,7 @@ impl Quota {
             return Ok(Room::default());
         }
         counts.all += mappings;
-        counts.accounts.insert(account, of_user + mappings);
+        counts.accounts.insert(account, of_account + mappings);
         drop(counts);
         Ok(Room { taken: Some(Taken { quota: self.clone(), account, mappings }), _charge: None })
     }
@@ -140,8 +140,8 @@ impl Quota {
         // An unmapped range returns its room after the list is unlocked.
         let all = std::mem::take(&mut *self.leftovers());
         for leftover in all {
-            match leftover.room().user() {
-                Some(user) => user.later(|| leftover.unmap()),
+            match leftover.room().account() {
+                Some(account) => account.later(|| leftover.unmap()),
                 None => leftover.unmap(),
             }
         }
@@ -172,7 +172,7 @@ impl Room {
     }
 
     /// The user, if it has threads that unmap.
-    pub(crate) fn user(&self) -> Option<UserAccount> {
+    pub(crate) fn account(&self) -> Option<ClientAccount> {
         self.taken.as_ref().and_then(|Taken { quota, account, .. }| quota.account(*account))
     }
 
@@ -204,9 +204,9 @@ impl Drop for Taken {
         }
         let mut counts = self.quota.counts();
         counts.all -= self.mappings;
-        let of_user = counts.accounts.get_mut(&self.account).expect("counted when it was taken");
-        *of_user -= self.mappings;
-        if *of_user == 0 {
+        let of_account = counts.accounts.get_mut(&self.account).expect("counted when it was taken");
+        *of_account -= self.mappings;
+        if *of_account == 0 {
             counts.accounts.remove(&self.account);
         }
     }
@@ -221,9 +221,9 @@ mod tests {
         let quota = Quota::new(10, 6);
         let refused = |account, mappings| quota.take(AccountId(account), mappings).map(drop).expect_err("too many");
         let first = quota.take(AccountId(1), 5).expect("below its share");
-        assert_eq!(refused(1, 2), QuotaExceeded::OfUser(6));
+        assert_eq!(refused(1, 2), QuotaExceeded::OfAccount(6));
         let last = quota.take(AccountId(1), 1).expect("the last one of its share");
-        assert_eq!(refused(1, 1), QuotaExceeded::OfUser(6));
+        assert_eq!(refused(1, 1), QuotaExceeded::OfAccount(6));
         let others = quota.take(AccountId(2), 4).expect("the rest");
         assert_eq!(refused(2, 1), QuotaExceeded::OfAll(10));
         drop((first, others));
@@ -237,7 +237,7 @@ mod tests {
         let quota = Quota::of_kernel();
         let counts = quota.counts();
         assert!(
-            counts.most >= 1000 && counts.most <= sigbus::PLACES as u32 && counts.most_of_a_user == counts.most / 2
+            counts.most >= 1000 && counts.most <= sigbus::PLACES as u32 && counts.most_of_an_account == counts.most / 2
         );
     }
 }

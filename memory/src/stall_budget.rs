@@ -20,7 +20,7 @@ use std::{
 use roced_types::WORKERS_MAX;
 
 use super::poll_id::PollId;
-use crate::users::{Closing, OF_A_THREAD, UserAccount};
+use crate::accounts::{ClientAccount, Closing, OF_A_THREAD};
 
 /// Maximum that can be spent at once. A guess: some pages from a disk.
 const BUDGET_MAX: Duration = Duration::from_millis(200);
@@ -172,9 +172,9 @@ pub(crate) struct AbandonedThread {
 }
 
 impl AbandonedThread {
-    pub(crate) fn begin(stall_budget: &Arc<StallBudget>, user: &UserAccount) -> Self {
+    pub(crate) fn begin(stall_budget: &Arc<StallBudget>, account: &ClientAccount) -> Self {
         stall_budget.given_up.fetch_add(1, Ordering::Relaxed);
-        Self { stall_budget: Arc::clone(stall_budget), _closing: user.begin_closing(OF_A_THREAD) }
+        Self { stall_budget: Arc::clone(stall_budget), _closing: account.begin_closing(OF_A_THREAD) }
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use roced_types::{AccountId, WorkerId};
 
     use super::*;
-    use crate::users::UserAccounts;
+    use crate::accounts::ClientAccounts;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -251,11 +251,11 @@ mod tests {
 
     #[test]
     fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
-        let user = UserAccounts::default().account(AccountId(1));
-        let stall_budget = user.stall_budget().expect("all of it");
+        let account = ClientAccounts::default().account(AccountId(1));
+        let stall_budget = account.stall_budget().expect("all of it");
         let poll = PollId::first(WorkerId(0));
         let mut given_up: Vec<_> =
-            (0..ABANDONED_THREADS_MAX).map(|_| AbandonedThread::begin(&stall_budget, &user)).collect();
+            (0..ABANDONED_THREADS_MAX).map(|_| AbandonedThread::begin(&stall_budget, &account)).collect();
         assert_eq!(stall_budget.most(poll, 0), None);
         given_up.pop();
         assert!(stall_budget.most(poll, 0).is_some(), "one has come back");
@@ -275,11 +275,11 @@ mod tests {
 
     #[test]
     fn a_new_session_does_not_bring_a_new_budget() {
-        let users = UserAccounts::default();
-        let stall_budget = users.account(AccountId(1)).stall_budget().expect("all of it");
+        let accounts = ClientAccounts::default();
+        let stall_budget = accounts.account(AccountId(1)).stall_budget().expect("all of it");
         assert!(stall_budget.spend(stall_budget.next_look(), FREE_PER_POLL + BUDGET_MAX / 4 * 3));
         drop(stall_budget);
-        assert!(users.account(AccountId(1)).stall_budget().is_none());
-        assert!(users.account(AccountId(2)).stall_budget().is_some(), "another user's is another");
+        assert!(accounts.account(AccountId(1)).stall_budget().is_none());
+        assert!(accounts.account(AccountId(2)).stall_budget().is_some(), "another user's is another");
     }
 }

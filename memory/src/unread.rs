@@ -24,11 +24,11 @@ pub(crate) const UNREAD_OF_SOCKET: u32 = 256;
 /// Sockets of ended sessions and channels of a user with anything unread, which is memory of the
 /// kernel that the daemon's cgroup pays for; beyond that no connection of the user is served, and
 /// it has no further channel.
-const ENDED_OF_USER: usize = 256;
+const ENDED_OF_ACCOUNT: usize = 256;
 
 /// Memory of the ended sockets of a user, bytes: as many sockets with full buffers. Those of completion channels may be
 /// larger.
-const ENDED_BYTES_OF_USER: u64 = (ENDED_OF_USER as u64) << 16;
+const ENDED_BYTES_OF_ACCOUNT: u64 = (ENDED_OF_ACCOUNT as u64) << 16;
 
 /// Sockets of its user that are looked at when another comes or goes, and sockets of all users that
 /// are looked at in turn.
@@ -41,14 +41,14 @@ pub(crate) struct UnreadDescriptors(Mutex<UnreadPool>);
 #[derive(Debug, Default)]
 struct UnreadPool {
     by_account: BTreeMap<AccountId, u32>,
-    ended: BTreeMap<AccountId, EndedOfUser>,
-    /// The user that was looked at last in turn.
+    ended: BTreeMap<AccountId, EndedOfAccount>,
+    /// The account that was looked at last in turn.
     last: AccountId,
 }
 
-/// Sockets of ended sessions and channels of one user.
+/// Sockets of ended sessions and channels of one account.
 #[derive(Debug, Default)]
-struct EndedOfUser {
+struct EndedOfAccount {
     /// The one that was not looked at for longest comes first.
     sockets: VecDeque<EndedSocket>,
     /// Sum of theirs: no less than the kernel has now, because nothing is sent into them any more.
@@ -112,8 +112,8 @@ impl UnreadDescriptors {
     pub(crate) fn take_empty(&self, account: AccountId) -> Vec<EndedSocket> {
         let mut pool = self.pool();
         let mut empty = Vec::new();
-        let of_user = pool.ended.get(&account).map_or(0, |ended| ended.sockets.len());
-        for _ in 0..LOOKS.min(of_user) {
+        let of_account = pool.ended.get(&account).map_or(0, |ended| ended.sockets.len());
+        for _ in 0..LOOKS.min(of_account) {
             empty.extend(pool.look_at(account));
         }
         for _ in 0..LOOKS {
@@ -131,8 +131,9 @@ impl UnreadDescriptors {
     /// in them: those that there were when the sockets were looked at.
     pub(crate) fn has_many_ended(&self, account: AccountId) -> bool {
         let pool = self.pool();
-        let is_many =
-            |of_user: &EndedOfUser| of_user.sockets.len() >= ENDED_OF_USER || of_user.bytes >= ENDED_BYTES_OF_USER;
+        let is_many = |of_account: &EndedOfAccount| {
+            of_account.sockets.len() >= ENDED_OF_ACCOUNT || of_account.bytes >= ENDED_BYTES_OF_ACCOUNT
+        };
         pool.ended.get(&account).is_some_and(is_many)
     }
 
@@ -163,17 +164,17 @@ impl UnreadPool {
 
     /// Looks at one socket of the user. Returns it if it is empty.
     fn look_at(&mut self, account: AccountId) -> Option<EndedSocket> {
-        let of_user = self.ended.get_mut(&account)?;
-        let mut socket = of_user.sockets.pop_front()?;
+        let of_account = self.ended.get_mut(&account)?;
+        let mut socket = of_account.sockets.pop_front()?;
         let cost = unread_cost(&socket.fd);
         let bytes = cost.unwrap_or(socket.bytes);
-        of_user.bytes -= u64::from(socket.bytes);
+        of_account.bytes -= u64::from(socket.bytes);
         if cost != Some(0) {
-            of_user.bytes += u64::from(bytes);
-            of_user.sockets.push_back(EndedSocket { bytes, ..socket });
+            of_account.bytes += u64::from(bytes);
+            of_account.sockets.push_back(EndedSocket { bytes, ..socket });
             return None;
         }
-        if of_user.sockets.is_empty() {
+        if of_account.sockets.is_empty() {
             self.ended.remove(&account);
         }
         socket.bytes = 0;
@@ -275,8 +276,8 @@ mod tests {
     fn unread_bytes_are_limited_by_the_figures_of_the_last_look() {
         let unread = UnreadDescriptors::default();
         let mut theirs = Vec::new();
-        while bytes(&unread, ONE) < ENDED_BYTES_OF_USER {
-            assert!(theirs.len() < ENDED_OF_USER, "the kernel lets a socket have less than its share");
+        while bytes(&unread, ONE) < ENDED_BYTES_OF_ACCOUNT {
+            assert!(theirs.len() < ENDED_OF_ACCOUNT, "the kernel lets a socket have less than its share");
             assert!(!unread.has_many_ended(ONE));
             let (socket, other) = ended(ONE, usize::MAX);
             unread.keep(socket);

@@ -5,7 +5,7 @@ use core::{
     time::Duration,
 };
 
-use roced_types::is_link_local;
+use roced_types::{AccountId, is_link_local};
 
 use super::{CmErrno, EventKind, Host, IdKey, IdService, IdState, Identifier, Identifiers, any_of, ports::PortUse};
 use crate::connection::PeerAddress;
@@ -298,7 +298,7 @@ impl Identifier {
             listens: false,
             is_chosen: false,
             chosen_for: None,
-            account: 0,
+            account: AccountId(0),
         }
     }
 }

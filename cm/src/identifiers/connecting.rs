@@ -2,7 +2,7 @@
 
 use core::{net::SocketAddr, time::Duration};
 
-use roced_types::{Qpn, mtu_code};
+use roced_types::{AccountId, Qpn, mtu_code};
 
 use super::{CmErrno, Host, IdKey, IdService, IdState, Identifier, Identifiers};
 use crate::{
@@ -296,7 +296,7 @@ impl Identifier {
         let service = if self.service == IdService::Reliable { TransportService::Rc } else { TransportService::Uc };
         Ok(Connect {
             peer,
-            account: 0,
+            account: AccountId(0),
             service_id: self.service_id()?,
             service,
             qpn: parameters.qpn,

@@ -2,7 +2,7 @@
 
 use core::{net::IpAddr, ops::RangeInclusive};
 
-use roced_types::DeviceId;
+use roced_types::{AccountId, DeviceId};
 
 use super::{CmErrno, IdKey};
 use crate::{connection::PeerAddress, wire::CaGuid};
@@ -76,7 +76,7 @@ pub trait Host {
     fn is_privileged(&self) -> bool;
 
     /// The user of the program, that has half of the ports to choose from at most.
-    fn account(&self) -> u32;
+    fn account(&self) -> AccountId;
 
     /// Ports to choose from.
     fn ephemeral_ports(&self) -> RangeInclusive<u16>;

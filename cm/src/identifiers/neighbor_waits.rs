@@ -7,14 +7,16 @@ use alloc::{
 };
 use core::ops::Bound;
 
+use roced_types::AccountId;
+
 use crate::connection::PeerAddress;
 
 /// Identifiers that wait for a neighbor, by their keys.
 #[derive(Debug)]
 pub(super) struct NeighborWaits<K> {
     by_peer: BTreeMap<PeerAddress, BTreeSet<K>>,
-    /// By user.
-    accounts: BTreeMap<u32, AccountWaits>,
+    /// By account.
+    accounts: BTreeMap<AccountId, AccountWaits>,
 }
 
 /// Peers that the identifiers of a user wait for, each with their number.
@@ -32,13 +34,13 @@ impl<K> Default for NeighborWaits<K> {
 }
 
 impl<K: Copy + Ord> NeighborWaits<K> {
-    pub(super) fn insert(&mut self, account: u32, peer: PeerAddress, key: K) {
+    pub(super) fn insert(&mut self, account: AccountId, peer: PeerAddress, key: K) {
         if self.by_peer.entry(peer).or_default().insert(key) {
             *self.accounts.entry(account).or_default().peers.entry(peer).or_insert(0) += 1;
         }
     }
 
-    pub(super) fn remove(&mut self, account: u32, peer: PeerAddress, key: K) {
+    pub(super) fn remove(&mut self, account: AccountId, peer: PeerAddress, key: K) {
         let Some(keys) = self.by_peer.get_mut(&peer) else { return };
         if !keys.remove(&key) {
             return;
@@ -64,7 +66,7 @@ impl<K: Copy + Ord> NeighborWaits<K> {
     }
 
     /// The next user with identifiers that wait.
-    pub(super) fn account_behind(&self, last: Option<u32>) -> Option<u32> {
+    pub(super) fn account_behind(&self, last: Option<AccountId>) -> Option<AccountId> {
         let start = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.accounts.range((start, Bound::Unbounded)).next().map(|(account, _)| *account)
     }
@@ -73,7 +75,7 @@ impl<K: Copy + Ord> NeighborWaits<K> {
     /// names. Passes on to the next ones from call to call.
     pub(super) fn take_turns(
         &mut self,
-        account: u32,
+        account: AccountId,
         count: usize,
         skip: impl Fn(PeerAddress) -> bool,
     ) -> Vec<PeerAddress> {
@@ -106,32 +108,35 @@ mod tests {
     fn each_user_has_turns_and_each_peer_of_a_user() {
         let mut waits = NeighborWaits::default();
         for number in 0..100 {
-            waits.insert(7, peer(number), u32::from(number));
+            waits.insert(AccountId(7), peer(number), u32::from(number));
         }
-        waits.insert(8, peer(200), 200);
-        assert_eq!((waits.account_behind(None), waits.account_behind(Some(7))), (Some(7), Some(8)));
-        assert_eq!(waits.account_behind(Some(8)), None);
+        waits.insert(AccountId(8), peer(200), 200);
+        assert_eq!(
+            (waits.account_behind(None), waits.account_behind(Some(AccountId(7)))),
+            (Some(AccountId(7)), Some(AccountId(8)))
+        );
+        assert_eq!(waits.account_behind(Some(AccountId(8))), None);
         let all = |range: core::ops::Range<u8>| range.map(peer).collect::<Vec<_>>();
-        assert_eq!(waits.take_turns(7, 60, |_| false), all(0..60));
-        let second = waits.take_turns(7, 60, |other| other == peer(60));
+        assert_eq!(waits.take_turns(AccountId(7), 60, |_| false), all(0..60));
+        let second = waits.take_turns(AccountId(7), 60, |other| other == peer(60));
         assert_eq!(second, [all(61..100), all(0..21)].concat());
-        assert_eq!(waits.take_turns(8, 60, |_| false), [peer(200)]);
-        assert_eq!(waits.take_turns(8, 60, |_| true), []);
-        assert_eq!(waits.take_turns(9, 60, |_| false), []);
+        assert_eq!(waits.take_turns(AccountId(8), 60, |_| false), [peer(200)]);
+        assert_eq!(waits.take_turns(AccountId(8), 60, |_| true), []);
+        assert_eq!(waits.take_turns(AccountId(9), 60, |_| false), []);
     }
 
     #[test]
     fn identifiers_that_wait_for_one_peer_are_one_turn() {
         let mut waits = NeighborWaits::default();
         for number in 1..=3 {
-            waits.insert(7, peer(1), number);
+            waits.insert(AccountId(7), peer(1), number);
         }
-        waits.insert(7, peer(1), 3);
-        assert_eq!(waits.take_turns(7, 60, |_| false), [peer(1)]);
+        waits.insert(AccountId(7), peer(1), 3);
+        assert_eq!(waits.take_turns(AccountId(7), 60, |_| false), [peer(1)]);
         for number in 1..=3 {
             assert_eq!((waits.first_at(peer(1)), waits.is_empty()), (Some(number), false));
-            waits.remove(7, peer(1), number);
-            waits.remove(7, peer(1), number);
+            waits.remove(AccountId(7), peer(1), number);
+            waits.remove(AccountId(7), peer(1), number);
         }
         assert_eq!((waits.first_at(peer(1)), waits.account_behind(None)), (None, None));
         assert!(waits.is_empty());

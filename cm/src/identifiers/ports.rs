@@ -6,6 +6,8 @@ use core::{
     ops::RangeInclusive,
 };
 
+use roced_types::AccountId;
+
 use super::{CmErrno, IdKey, any_of};
 use crate::wire::PortSpace;
 
@@ -26,7 +28,7 @@ pub(super) struct PortUse {
     /// Peer, for which the port may be shared if it was chosen here.
     pub(super) chosen_for: Option<SocketAddr>,
     /// The user that has it.
-    pub(super) account: u32,
+    pub(super) account: AccountId,
 }
 
 impl PortUse {
@@ -73,7 +75,7 @@ pub(super) struct Ports {
     listeners: BTreeMap<(PortSpace, u16, IpAddr, u32), PortListener>,
     last_chosen: u16,
     /// Ports of those to choose from that each user has.
-    chosen: BTreeMap<(PortSpace, u32), u32>,
+    chosen: BTreeMap<(PortSpace, AccountId), u32>,
 }
 
 impl Ports {
@@ -108,14 +110,14 @@ impl Ports {
         Ok(())
     }
 
-    fn count(&mut self, space: PortSpace, is_chosen: bool, account: u32) {
+    fn count(&mut self, space: PortSpace, is_chosen: bool, account: AccountId) {
         if is_chosen {
             *self.chosen.entry((space, account)).or_insert(0) += 1;
         }
     }
 
     /// A user takes half of the ports to choose from at most.
-    fn has_room(&self, space: PortSpace, range: &RangeInclusive<u16>, account: u32) -> bool {
+    fn has_room(&self, space: PortSpace, range: &RangeInclusive<u16>, account: AccountId) -> bool {
         let half = (u32::from(range.end().saturating_sub(*range.start())) + 1).div_ceil(2);
         self.chosen.get(&(space, account)).is_none_or(|count| *count < half)
     }
@@ -236,7 +238,7 @@ mod tests {
             listens: false,
             is_chosen: false,
             chosen_for: None,
-            account: 7,
+            account: AccountId(7),
         }
     }
 
@@ -350,7 +352,7 @@ mod tests {
         }
         assert_eq!(ports.take(SPACE, 52, &range, used(2, "::")), Err(CmErrno::AddressNotAvailable));
         ports.take(SPACE, 60, &range, used(2, "::")).expect("none of those to choose from");
-        let other = PortUse { account: 8, ..used(3, "::") };
+        let other = PortUse { account: AccountId(8), ..used(3, "::") };
         assert!(ports.take_free(SPACE, &range, 0, other).is_ok(), "the other half");
     }
 
@@ -362,7 +364,7 @@ mod tests {
             ..used(number, "10.0.0.1")
         };
         let mut take = |number: u32| {
-            let wanted = PortUse { account: number / 2, ..to(number, "10.0.0.2:9") };
+            let wanted = PortUse { account: AccountId(number / 2), ..to(number, "10.0.0.2:9") };
             ports.take_free(SPACE, &(50..=53), 2, wanted)
         };
         let mut chosen: Vec<_> = (0..2).map(&mut take).collect();

@@ -3,6 +3,8 @@
 
 use alloc::collections::BTreeMap;
 
+use roced_types::AccountId;
+
 use super::IdKey;
 use crate::connection::PeerAddress;
 
@@ -21,7 +23,7 @@ const STRANGER_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AskedListener {
     pub(super) key: IdKey,
-    pub(super) account: u32,
+    pub(super) account: AccountId,
 }
 
 /// A request.
@@ -48,7 +50,7 @@ pub(super) struct Unconfirmed {
     /// Those that are not accepted, of each peer at a listener.
     undecided: BTreeMap<(PeerAddress, IdKey), u32>,
     /// The others, of each peer for a user.
-    accepted: BTreeMap<(PeerAddress, u32), u32>,
+    accepted: BTreeMap<(PeerAddress, AccountId), u32>,
 }
 
 impl Unconfirmed {

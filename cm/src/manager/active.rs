@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use super::{CmError, ConnectionManager};
 use crate::{
@@ -17,7 +17,7 @@ pub struct Connect {
     /// Peer.
     pub peer: PeerAddress,
     /// The user that asks: one with many requests does not keep those of others waiting.
-    pub account: u32,
+    pub account: AccountId,
     /// The peer's listener.
     pub service_id: ServiceId,
     /// Service.

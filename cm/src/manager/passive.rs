@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use super::{CmError, CmListener, ConnectionManager};
 use crate::{
@@ -59,7 +59,7 @@ impl ConnectionManager {
 
     /// Refuses a request on which nothing is to be kept: one that comes again is refused again.
     /// `account` has the listener.
-    pub fn refuse(&mut self, id: CommId, reason: u16, account: Option<u32>) {
+    pub fn refuse(&mut self, id: CommId, reason: u16, account: Option<AccountId>) {
         let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
         let (to, transaction) = (connection.peer, connection.transaction);
         let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
@@ -74,7 +74,7 @@ impl ConnectionManager {
 
     /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener,
     /// unless a stranger asks: it must not use up the lines of the user's log.
-    pub fn ignore(&mut self, id: CommId, account: Option<u32>, cause: RefusalCause) {
+    pub fn ignore(&mut self, id: CommId, account: Option<AccountId>, cause: RefusalCause) {
         self.note_refused_connection(id, account, cause);
         if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
             self.forget(id);
@@ -85,7 +85,7 @@ impl ConnectionManager {
     pub(crate) fn postpone(
         &mut self,
         id: CommId,
-        account: Option<u32>,
+        account: Option<AccountId>,
         cause: RefusalCause,
         message: CmMessage,
     ) -> Option<Mad> {
@@ -148,7 +148,7 @@ impl ConnectionManager {
     pub fn reject(
         &mut self,
         id: CommId,
-        account: u32,
+        account: AccountId,
         reason: u16,
         private_data: [u8; 148],
         now: Duration,

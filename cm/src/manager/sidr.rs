@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use super::{CmError, ConnectionManager};
 use crate::{
@@ -26,7 +26,7 @@ pub struct FindService {
     /// Peer.
     pub peer: PeerAddress,
     /// The user that asks.
-    pub account: u32,
+    pub account: AccountId,
     /// The peer's listener.
     pub service_id: ServiceId,
     /// Partition.

@@ -10,7 +10,7 @@ use roced_cm::{
     identifiers::{CmErrno, DeviceAddress, Host, IdKey},
     wire::CaGuid,
 };
-use roced_types::{DeviceId, address_of};
+use roced_types::{AccountId, DeviceId, address_of};
 
 /// The network of host `number`: 10.0.0.`number` on device 0, fe80::`number` on two VLANs of it;
 /// 10.1.0.`number` on no device.
@@ -121,8 +121,8 @@ impl Host for FakeHost {
         self.untaken
     }
 
-    fn account(&self) -> u32 {
-        1
+    fn account(&self) -> AccountId {
+        AccountId(1)
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

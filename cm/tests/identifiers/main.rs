@@ -18,7 +18,7 @@ use roced_cm::{
     identifiers::{CmErrno, EventKind, IdKey, IdOption, IdService, Identifiers, OwnerId},
     wire::{CaGuid, CmMessage, CommId, Mad, PortSpace},
 };
-use roced_types::{DeviceId, Qpn, gid_of};
+use roced_types::{AccountId, DeviceId, Qpn, gid_of};
 
 use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 
@@ -289,7 +289,7 @@ fn a_backlog_counts_requests_that_were_not_taken() {
 fn requests_of_peers_count_against_the_user_that_listens() {
     let mut world = World::new();
     world.ids[1] = Identifiers::new(&CmConfig::new([2; 32], 10_000), 3);
-    world.ids[1].add_owner(OWNER, 7);
+    world.ids[1].add_owner(OWNER, AccountId(7));
     world.listen(IdService::Reliable, 0);
     let active: Vec<IdKey> = (0..5).map(|_| world.routed(IdService::Reliable)).collect();
     for key in &active {
@@ -300,7 +300,7 @@ fn requests_of_peers_count_against_the_user_that_listens() {
     let refused = world.ids[1].create(OWNER, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable);
     assert_eq!(refused, Err(CmErrno::NoMemory));
     let other = OwnerId(2);
-    world.ids[1].add_owner(other, 8);
+    world.ids[1].add_owner(other, AccountId(8));
     let other = world.ids[1].create(other, CHANNEL, 1, PortSpace::Tcp, IdService::Reliable).expect("another user");
     world.destroy(1, other);
     world.end();
@@ -311,7 +311,7 @@ fn requests_of_peers_count_against_the_user_that_listens() {
 fn refused_requests_of_a_user_take_no_places_of_others() {
     let mut world = World::new();
     world.ids[1] = Identifiers::new(&CmConfig::new([2; 32], 1 << 15), 1000);
-    let owners = [(OWNER, 7), (OwnerId(2), 8)];
+    let owners = [(OWNER, AccountId(7)), (OwnerId(2), AccountId(8))];
     for (at, (owner, account)) in owners.into_iter().enumerate() {
         let (ids, host) = (&mut world.ids[1], &mut world.hosts[1]);
         ids.add_owner(owner, account);
@@ -602,7 +602,7 @@ fn identifiers_of_other_channels_are_not_looked_at() {
 #[test]
 fn a_group_is_joined_and_left_with_its_identifier() {
     let mut world = World::new();
-    world.ids[0].add_owner(OWNER, 7);
+    world.ids[0].add_owner(OWNER, AccountId(7));
     let key = world.create(0, IdService::Datagram);
     let group = IpAddr::from([239, 1, 2, 3]);
     let join = |world: &mut World, key, send_only| {
@@ -615,14 +615,14 @@ fn a_group_is_joined_and_left_with_its_identifier() {
     let memberships: Vec<IdKey> =
         [false, true].map(|send_only| join(&mut world, key, send_only).expect("it has a device")).into();
     assert_eq!(world.hosts[0].joined, [group], "the second only sends");
-    assert_eq!([7, 8].map(|account| world.ids[0].memberships_of(account)), [2, 0]);
+    assert_eq!([7, 8].map(|account| world.ids[0].memberships_of(AccountId(account))), [2, 0]);
     for membership in &memberships {
         let event = world.next(0);
         assert_eq!((event.kind, event.key, event.owner, event.uid), (EventKind::MulticastJoin, *membership, key, 9));
         assert_eq!(event.parameters.qkey, 0x0123_4567);
     }
     world.ids[0].leave(memberships[1], &mut world.hosts[0]).expect("it is there");
-    assert_eq!(world.ids[0].memberships_of(7), 1);
+    assert_eq!(world.ids[0].memberships_of(AccountId(7)), 1);
     world.destroy(0, key);
     assert!(world.hosts[0].joined.is_empty());
     world.end();

@@ -10,7 +10,7 @@ use roced_cm::{
         Rtu, ServiceId, TransactionId,
     },
 };
-use roced_types::{DeviceId, Qpn, gid_of};
+use roced_types::{AccountId, DeviceId, Qpn, gid_of};
 
 use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 
@@ -152,7 +152,7 @@ fn unconfirmed_requests_for_a_user_keep_their_peer_from_no_other_user() {
     let mut world = World::new();
     world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
     world.listen(IdService::Reliable, 0);
-    world.ids[1].add_owner(OwnerId(2), 2000);
+    world.ids[1].add_owner(OwnerId(2), AccountId(2000));
     let other = listen_too(&mut world, OwnerId(2));
     let to = world.hosts[1].address();
     let accepted = (0..2000).take_while(|number| ask(&mut world, request(7, *number, to), *number).is_some()).count();

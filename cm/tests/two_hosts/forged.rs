@@ -10,7 +10,7 @@ use roced_cm::{
         Rtu, ServiceId, SidrRep, TransactionId, reject_reason,
     },
 };
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use crate::{
     connect, pass,
@@ -241,7 +241,8 @@ fn a_question_for_a_datagram_service_is_changed_by_no_other_message() {
     let service_id = ServiceId::of(PortSpace::Udp, 9);
     let [mut asking, mut asked] = hosts();
     asked.listen(service_id, 10).expect("free");
-    let service = FindService { peer: address(0), account: 0, service_id, pkey: 0xffff, private_data: [0; 216] };
+    let service =
+        FindService { peer: address(0), account: AccountId(0), service_id, pkey: 0xffff, private_data: [0; 216] };
     let question = asking.find_service(&service, NOW).expect("there is room");
     let req = asking.poll_transmit().expect("a SIDR_REQ").mad;
     asked.on_datagram(address(1), &req.to_bytes(), NOW);
@@ -485,7 +486,7 @@ fn answers_to_forged_messages_are_marked_for_a_bound() {
     assert_eq!(marks(&mut managers[1], address(1), req.mad.message), []);
     assert_eq!(marks(&mut managers[1], address(1), req.mad.message), [true]);
     let id = managers[1].poll_event().expect("a request").id();
-    managers[1].reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], NOW).expect("it was requested");
+    managers[1].reject(id, AccountId(0), reject_reason::CONSUMER_DEFINED, [0; 148], NOW).expect("it was requested");
     assert_eq!(managers[1].poll_transmit().map(|transmit| transmit.is_bounded), Some(false));
     assert_eq!(marks(&mut managers[1], address(1), req.mad.message), [true]);
 }

@@ -15,7 +15,7 @@ use roced_cm::{
         Rep, ServiceId, TransactionId, reject_reason,
     },
 };
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use crate::world::{Faults, Known, Plan, Random, SERVICE, World, acceptance, address, manager, wanted};
 
@@ -167,7 +167,7 @@ fn the_requests_of_a_user_do_not_keep_those_of_another_waiting() {
     for number in 0..200 {
         let service = FindService {
             peer: address(0),
-            account: 1,
+            account: AccountId(1),
             service_id: ServiceId::of(PortSpace::Udp, number),
             pkey: 0xffff,
             private_data: [0; 216],
@@ -176,7 +176,7 @@ fn the_requests_of_a_user_do_not_keep_those_of_another_waiting() {
     }
     let sent = |manager: &mut ConnectionManager| std::iter::from_fn(|| manager.poll_transmit()).count();
     assert_eq!(sent(&mut manager), 64);
-    manager.connect(&Connect { account: 2, ..wanted(SERVICE, 99) }, Duration::ZERO).expect("there is room");
+    manager.connect(&Connect { account: AccountId(2), ..wanted(SERVICE, 99) }, Duration::ZERO).expect("there is room");
     assert_eq!(sent(&mut manager), 1, "another user's");
     // Nor do silent questions wait for their repetition, after four seconds.
     let end = Duration::from_secs(2);
@@ -251,7 +251,7 @@ fn the_peer_of_a_program_that_ends_is_told() {
 }
 
 /// A connection of a program of user `account` that ends, to a peer that is gone.
-fn end_one(manager: &mut ConnectionManager, account: u32, number: u32) -> CommId {
+fn end_one(manager: &mut ConnectionManager, account: AccountId, number: u32) -> CommId {
     let wanted = Connect { account, ..wanted(SERVICE, 16 + number) };
     // The DREQs before it are not waited for any more.
     let now = Duration::from_millis(3) * number;
@@ -290,8 +290,8 @@ fn end_one(manager: &mut ConnectionManager, account: u32, number: u32) -> CommId
 #[test]
 fn a_user_with_many_ended_programs_takes_no_places_of_others() {
     let mut manager = manager(0, 18, 1 << 15);
-    let of_one = end_one(&mut manager, 1, 1);
-    let of_other: Vec<CommId> = (2..17_000).map(|number| end_one(&mut manager, 2, number)).collect();
+    let of_one = end_one(&mut manager, AccountId(1), 1);
+    let of_other: Vec<CommId> = (2..17_000).map(|number| end_one(&mut manager, AccountId(2), number)).collect();
     assert_eq!(manager.state(of_one), Some(CmState::DreqSent), "the only one of its user");
     assert_eq!(manager.state(of_other[0]), None, "the oldest of the other");
     assert_eq!(manager.len(), 1 << 14);
@@ -302,7 +302,7 @@ fn a_user_with_many_ended_programs_takes_no_places_of_others() {
 #[test]
 fn all_connections_of_the_largest_program_go_on_without_it() {
     let mut manager = manager(0, 18, 1 << 17);
-    let ended: Vec<CommId> = (1..=20_000).map(|number| end_one(&mut manager, 1, number)).collect();
+    let ended: Vec<CommId> = (1..=20_000).map(|number| end_one(&mut manager, AccountId(1), number)).collect();
     assert!(ended.iter().all(|id| manager.state(*id) == Some(CmState::DreqSent)));
 }
 
@@ -435,7 +435,9 @@ fn a_lost_refusal_is_given_again() {
     world.run(Duration::from_millis(25));
     world.plans.clear();
     let id = *world.known[1].keys().next().expect("it was asked");
-    world.managers[1].reject(id, 0, reject_reason::CONSUMER_DEFINED, [3; 148], world.now).expect("it waits for that");
+    world.managers[1]
+        .reject(id, AccountId(0), reject_reason::CONSUMER_DEFINED, [3; 148], world.now)
+        .expect("it waits for that");
     assert!(world.managers[1].poll_transmit().is_some() && world.refused == 0, "lost");
     world.run(Duration::from_secs(1));
     assert_eq!(world.refused, 1);
@@ -545,7 +547,9 @@ fn a_request_that_follows_one_that_was_given_up_has_its_whole_time() {
         .map(|number| manager.connect(&wanted(SERVICE, 20 + number), Duration::ZERO).expect("there is room"))
         .collect();
     let now = Duration::from_secs(100);
-    manager.reject(ids[0], 0, reject_reason::CONSUMER_DEFINED, [0; 148], now).expect("it is not established");
+    manager
+        .reject(ids[0], AccountId(0), reject_reason::CONSUMER_DEFINED, [0; 148], now)
+        .expect("it is not established");
     for id in &ids[1..64] {
         manager.destroy(*id, now).expect("it is there");
     }

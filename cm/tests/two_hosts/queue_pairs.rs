@@ -6,7 +6,7 @@ use roced_cm::{
     CmEvent, CmState, Connect, ConnectionManager,
     wire::{PortSpace, ServiceId},
 };
-use roced_types::Qpn;
+use roced_types::{AccountId, Qpn};
 
 use crate::{
     connect, pass,
@@ -35,7 +35,7 @@ fn a_forged_request_keeps_no_queue_pair_of_its_victim_from_a_connection() {
             assert!(managers[1].poll_transmit().is_some());
         }
         if is_ended {
-            managers[1].reject(of_forger, 0, 28, [0; 148], NOW).expect("it was accepted");
+            managers[1].reject(of_forger, AccountId(0), 28, [0; 148], NOW).expect("it was accepted");
             assert_eq!(managers[1].state(of_forger), Some(CmState::DreqSent));
             assert_eq!(from_fn(|| managers[1].poll_transmit()).count(), 2, "REJ and DREQ, which are lost");
         }

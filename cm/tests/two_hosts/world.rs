@@ -13,7 +13,7 @@ use roced_cm::{
         reject_reason,
     },
 };
-use roced_types::{DeviceId, Qpn};
+use roced_types::{AccountId, DeviceId, Qpn};
 
 pub(crate) const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 7174);
 pub(crate) const GIDS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
@@ -92,7 +92,7 @@ pub(crate) fn address(host: usize) -> PeerAddress {
 pub(crate) fn wanted(service_id: ServiceId, qpn: u32) -> Connect {
     Connect {
         peer: address(0),
-        account: 0,
+        account: AccountId(0),
         service_id,
         service: TransportService::Rc,
         qpn: Qpn::from_wire(qpn),
@@ -297,7 +297,7 @@ impl World {
                 let _ = manager.accept(id, &Accept { qpn, ..acceptance() }, now);
             }
             Plan::Reject => {
-                let _ = manager.reject(id, 0, reject_reason::CONSUMER_DEFINED, [0; 148], now);
+                let _ = manager.reject(id, AccountId(0), reject_reason::CONSUMER_DEFINED, [0; 148], now);
                 self.plan(host, id, Plan::Destroy, Duration::from_secs(1));
             }
             Plan::Disconnect => {

@@ -244,7 +244,7 @@ impl Ledger {
     pub fn reports(
         &self,
         slow_wakes: &BTreeMap<AccountId, u64>,
-        delayed_neighbors: &BTreeMap<u32, u64>,
+        delayed_neighbors: &BTreeMap<AccountId, u64>,
     ) -> Vec<AccountReport> {
         let state = self.state();
         let none = AccountUse::default();
@@ -254,20 +254,19 @@ impl Ledger {
                 .map(|resource| (resource.key().to_owned(), amounts[*resource as usize]))
                 .collect()
         };
-        let known = state.accounts.keys().map(|account| account.0);
-        let all: BTreeSet<u32> =
-            known.chain(slow_wakes.keys().map(|account| account.0)).chain(delayed_neighbors.keys().copied()).collect();
-        let reports = all.into_iter().map(|uid| {
-            let usage = state.accounts.get(&AccountId(uid)).unwrap_or(&none);
+        let all: BTreeSet<&AccountId> =
+            state.accounts.keys().chain(slow_wakes.keys()).chain(delayed_neighbors.keys()).collect();
+        let reports = all.into_iter().map(|account| {
+            let usage = state.accounts.get(account).unwrap_or(&none);
             AccountReport {
-                uid,
+                uid: account.0,
                 taken: named(&usage.taken),
                 limits: named(state.limits_of(usage.rule)),
                 refused: named(&usage.refused),
                 control_calls_per_second: state.calls_of(usage.rule),
                 delayed_calls: usage.delayed_calls,
-                slow_wakes: slow_wakes.get(&AccountId(uid)).copied().unwrap_or(0),
-                delayed_neighbors: delayed_neighbors.get(&uid).copied().unwrap_or(0),
+                slow_wakes: slow_wakes.get(account).copied().unwrap_or(0),
+                delayed_neighbors: delayed_neighbors.get(account).copied().unwrap_or(0),
             }
         });
         reports.collect()

@@ -101,7 +101,7 @@ impl CallHandler<'_, '_> {
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });
         }
-        let asker = Asker::Account(self.objects.peer.account);
+        let asker = Asker::Account(self.objects.process.account);
         let followed = self.environment.network.follow(device, wish.source, wish.destination, asker);
         let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
         self.registry.followers.entry(follow).or_default().push((self.session, follower));
@@ -111,7 +111,7 @@ impl CallHandler<'_, '_> {
     /// The follower has this way no more.
     pub(super) fn unfollow(&mut self, follower: Follower, way: Option<Way>) {
         let Some(Way { follow: Some(follow), .. }) = way else { return };
-        self.environment.network.unfollow(follow, Asker::Account(self.objects.peer.account));
+        self.environment.network.unfollow(follow, Asker::Account(self.objects.process.account));
         if let Some(followers) = self.registry.followers.get_mut(&follow) {
             if let Some(at) = followers.iter().position(|known| *known == (self.session, follower)) {
                 followers.swap_remove(at);

@@ -11,9 +11,9 @@ use roced_abi::{
     layout::CqLayout,
 };
 use roced_memory::{
+    accounts::ClientAccount,
     channel::CqChannel,
     queues::{new_cq, new_ring_places},
-    users::UserAccount,
 };
 use roced_types::Cqn;
 
@@ -30,11 +30,11 @@ impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let charge = self.charge(AccountResource::Channels)?;
-        let user = self.registry.quota.account(self.objects.peer.account);
-        if user.as_ref().is_some_and(UserAccount::leaves_much_unread) {
+        let account = self.registry.quota.account(self.objects.process.account);
+        if account.as_ref().is_some_and(ClientAccount::leaves_much_unread) {
             return Err(Errno::ENOBUFS.into());
         }
-        let (channel, theirs) = CqChannel::create(user)?;
+        let (channel, theirs) = CqChannel::create(account)?;
         let number = self.registry.channels.take();
         let object = ChannelObject { channel, room: 0, users: 0, _charge: charge };
         self.objects.channels.insert(number, object);

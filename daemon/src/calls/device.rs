@@ -54,7 +54,7 @@ pub struct DeviceSetup {
     pub credits: bool,
     /// Its partition keys, by index.
     pub pkeys: Vec<Pkey>,
-    /// Its endpoints, by worker: the order of CQ rings and doorbell page.
+    /// Its endpoints, by worker: the order of CQ rings and doorbell block.
     pub endpoints: Vec<EndpointLocation>,
     /// Queue pairs that each endpoint has room for.
     pub qps_per_endpoint: u32,
@@ -97,48 +97,49 @@ impl OpenedDevice {
 
 impl Registry {
     /// Devices that a client may open, in their order.
-    fn devices_of(&self, peer: ClientProcess) -> impl Iterator<Item = &OpenedDevice> {
-        self.devices.iter().filter(move |device| peer.access.devices.has(device.setup.id))
+    fn devices_of(&self, process: ClientProcess) -> impl Iterator<Item = &OpenedDevice> {
+        self.devices.iter().filter(move |device| process.access.devices.has(device.setup.id))
     }
 
-    pub(super) fn hello(&self, session: SessionId, peer: ClientProcess, request: HelloRequest) -> CallReply<Hello> {
+    pub(super) fn hello(&self, session: SessionId, process: ClientProcess, request: HelloRequest) -> CallReply<Hello> {
         if request.version != VERSION {
             return Err(Refused::with(Refusal::Version, VERSION, request.version));
         }
         Ok((
-            HelloReply { version: VERSION, session: session.0, devices: self.devices_of(peer).count() as u32 },
+            HelloReply { version: VERSION, session: session.0, devices: self.devices_of(process).count() as u32 },
             Vec::new(),
         ))
     }
 
-    pub(super) fn list_device(&self, peer: ClientProcess, request: Index) -> CallReply<ListDevice> {
-        let device = self.devices_of(peer).nth(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
+    pub(super) fn list_device(&self, process: ClientProcess, request: Index) -> CallReply<ListDevice> {
+        let device =
+            self.devices_of(process).nth(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
         Ok((DeviceName::new(&device.setup.name), Vec::new()))
     }
 
     pub(super) fn open_device(
         &mut self,
         session: SessionId,
-        peer: ClientProcess,
+        process: ClientProcess,
         request: &DeviceName,
         environment: &mut Environment<'_>,
     ) -> Result<(SessionObjects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
         let wanted = request.as_str();
         let device = self.devices.iter().find(|device| Some(device.setup.name.as_str()) == wanted);
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
-        if !peer.access.devices.has(setup.id) {
-            return Err(Refused::with(Refusal::Forbidden, peer.access.rule.map_or(0, |rule| rule.0 as u64), 0u64));
+        if !process.access.devices.has(setup.id) {
+            return Err(Refused::with(Refusal::Forbidden, process.access.rule.map_or(0, |rule| rule.0 as u64), 0u64));
         }
         let places = &setup.endpoints;
         let workers = places.len() as u32;
-        let mut objects = SessionObjects::new(setup.id, places.len(), peer, &self.ledger)?;
+        let mut objects = SessionObjects::new(setup.id, places.len(), process, &self.ledger)?;
         let mapped = objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let room = with_charge(self.quota.take(peer.account, 1)?, mapped);
+        let room = with_charge(self.quota.take(process.account, 1)?, mapped);
         let (mut halves, doorbells, wakes) = new_session(session, workers, room)?;
-        objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, peer.account)?);
-        let weight = self.ledger.weight(peer.access.rule);
-        halves.iter_mut().for_each(|half| (half.account, half.weight) = (peer.account, weight));
+        objects.unsealed.add(QueueFile::Doorbells, kept(&doorbells, &self.quota, process.account)?);
+        let weight = self.ledger.weight(process.access.rule);
+        halves.iter_mut().for_each(|half| (half.account, half.weight) = (process.account, weight));
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
             let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());

@@ -29,10 +29,11 @@ use roced_abi::control::{
     RegMr, ReregMr, ResizeCq, limit::AccountResource,
 };
 use roced_memory::{
+    accounts::ClientAccounts,
     descriptor::Descriptor,
     queues::SleepBoard,
     quota::{Quota, Room},
-    users::{SharedFd, UserAccounts},
+    shared_fd::SharedFd,
 };
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
@@ -89,7 +90,7 @@ impl Registry {
         devices: Vec<DeviceSetup>,
         limits: LimitsConfig,
         board: SleepBoard,
-        users: UserAccounts,
+        accounts: ClientAccounts,
         rules: Vec<RuleLimits>,
         filters: &Arc<MadFilters>,
     ) -> Result<Self, Errno> {
@@ -100,7 +101,7 @@ impl Registry {
             devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
-            quota: Quota::of_kernel().unmapped_by(users),
+            quota: Quota::of_kernel().unmapped_by(accounts),
             ledger,
             pds: Numbers::default(),
             memory_objects: Numbers::default(),
@@ -134,14 +135,14 @@ fn pools(devices: &[DeviceSetup], limits: &LimitsConfig) -> Vec<(SharedPool, u64
 
 /// The process may have ports below 1024: as root, or by capability in the daemon's own user
 /// namespace.
-fn may_bind_privileged(peer: ClientProcess) -> bool {
+fn may_bind_privileged(process: ClientProcess) -> bool {
     let capable = || {
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
         let own = namespace("self")?;
-        (namespace(&peer.pid.to_string())? == own).then_some(())?;
-        caps::has_cap(Some(peer.pid), CapSet::Effective, Capability::CAP_NET_BIND_SERVICE).ok()
+        (namespace(&process.pid.to_string())? == own).then_some(())?;
+        caps::has_cap(Some(process.pid), CapSet::Effective, Capability::CAP_NET_BIND_SERVICE).ok()
     };
-    peer.uid == 0 || capable().unwrap_or(false)
+    process.uid == 0 || capable().unwrap_or(false)
 }
 
 /// A name from a client, as safe text for logs and terminals.
@@ -167,7 +168,7 @@ pub(crate) fn answer(
         SessionStage::OneTooMany(why) => refusal(message, *why),
         SessionStage::Connected if op == Hello::OP => {
             let request: HelloRequest = message.body();
-            let reply = registry.hello(session.id, session.connection.peer(), request);
+            let reply = registry.hello(session.id, session.connection.process(), request);
             if reply.is_ok() {
                 session.program = printable(&request.program);
                 session.stage = SessionStage::Greeted;
@@ -177,11 +178,11 @@ pub(crate) fn answer(
         SessionStage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
         stage @ (SessionStage::Greeted | SessionStage::Open(_) | SessionStage::Cm) if op == ListDevice::OP => {
             let _any_time = stage;
-            made::<ListDevice>(message, registry.list_device(session.connection.peer(), message.body()))
+            made::<ListDevice>(message, registry.list_device(session.connection.process(), message.body()))
         }
         SessionStage::Greeted if op == OpenDevice::OP => {
-            let peer = session.connection.peer();
-            let opened = registry.open_device(session.id, peer, &message.body(), environment);
+            let process = session.connection.process();
+            let opened = registry.open_device(session.id, process, &message.body(), environment);
             let reply = opened.map(|(objects, reply, fds)| {
                 session.stage = SessionStage::Open(Box::new(objects));
                 (reply, fds)
@@ -189,8 +190,8 @@ pub(crate) fn answer(
             made::<OpenDevice>(message, reply)
         }
         SessionStage::Greeted if op == OpenCm::OP => {
-            let (user, peer) = (session.connection.user().clone(), session.connection.peer());
-            registry.cm.open(session.id, peer, user, may_bind_privileged(peer));
+            let (account, process) = (session.connection.account().clone(), session.connection.process());
+            registry.cm.open(session.id, process, account, may_bind_privileged(process));
             session.stage = SessionStage::Cm;
             made::<OpenCm>(message, Ok((Nothing {}, Vec::new())))
         }
@@ -338,13 +339,13 @@ impl CallHandler<'_, '_> {
 
     /// Room for a mapping more, of which the bytes have this charge.
     fn room(&self, charge: Option<Charge>) -> Result<Room, Refused> {
-        Ok(with_charge(self.registry.quota.take(self.objects.peer.account, 1)?, charge))
+        Ok(with_charge(self.registry.quota.take(self.objects.process.account, 1)?, charge))
     }
 
     /// A descriptor of the file of a new queue, to seal it when the queue is used.
     fn keep_file(&mut self, fd: &OwnedFd) -> Result<SharedFd, Refused> {
         self.objects.unsealed.make_room(self.registry.limits.client.unsealed_memory)?;
-        kept(fd, &self.registry.quota, self.objects.peer.account)
+        kept(fd, &self.registry.quota, self.objects.process.account)
     }
 
     /// These queues are used from now on: no process takes pages out of their files any more.
@@ -357,7 +358,7 @@ impl CallHandler<'_, '_> {
     /// one.
     fn charge(&self, resource: AccountResource) -> Result<Charge, Refused> {
         Ok(self.registry.ledger.take(
-            self.objects.peer.account,
+            self.objects.process.account,
             SharedPool::Device(resource, self.objects.device),
             1,
         )?)

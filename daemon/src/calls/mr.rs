@@ -15,7 +15,7 @@ use roced_memory::{
     mapping::has_no_holes_to_come,
     proxied::{CopyThread, ProxiedMemory},
     quota::{self, Room},
-    users::SharedFd,
+    shared_fd::SharedFd,
 };
 use roced_transport::mr::{Mr, Scope};
 use roced_types::{MemoryObjectId, Pdn, access};
@@ -77,7 +77,7 @@ impl CallHandler<'_, '_> {
             return Err(Refused::limit(UNSEALED_MAX as u64));
         }
         let (memory, fd) = ClientMemory::create(bytes, self.room(charge)?)?;
-        let kept = if keeps { Some(kept(&fd, &self.registry.quota, self.objects.peer.account)?) } else { None };
+        let kept = if keeps { Some(kept(&fd, &self.registry.quota, self.objects.process.account)?) } else { None };
         let handle = self.add_memory(Arc::new(memory.of(self.session)).into(), kept, None);
         Ok((Handle { handle }, vec![fd]))
     }
@@ -141,7 +141,7 @@ impl CallHandler<'_, '_> {
             (MemoryKind::Proxied, None) => quota::OF_A_COPY_THREAD,
             _ => 1,
         };
-        let room = self.registry.quota.take(self.objects.peer.account, mappings)?;
+        let room = self.registry.quota.take(self.objects.process.account, mappings)?;
         let mut charge = self.objects.charge(bytes, limits)?;
         let mapped = if kind == MemoryKind::Proxied {
             self.keep(descriptor, offset..end, writable == 1, room)

@@ -152,9 +152,9 @@ impl CallHandler<'_, '_> {
         let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(mapped)?)?;
         let kept = self.keep_file(&fd)?;
         let owner = FairOwner {
-            account: self.objects.peer.account,
+            account: self.objects.process.account,
             client: self.session,
-            weight: self.registry.ledger.weight(self.objects.peer.access.rule),
+            weight: self.registry.ledger.weight(self.objects.process.access.rule),
         };
         let mut qp = Qp::new(config).with_owner(owner);
         let srq = (request.srq != 0).then_some(request.srq);
@@ -187,7 +187,7 @@ impl CallHandler<'_, '_> {
         };
         self.objects.qps.insert(qpn.get(), object);
         self.objects.unsealed.add(QueueFile::Qp(qpn.get()), kept);
-        self.registry.cm.add_qp(qpn, self.objects.peer.uid);
+        self.registry.cm.add_qp(qpn, self.objects.process.uid);
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
         let reply = CreateQpReply {
             qpn: qpn.get(),
@@ -206,7 +206,7 @@ impl CallHandler<'_, '_> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
         self.seal([QueueFile::Qp(qpn.get())])?;
-        check_qkey(&request, self.objects.peer.uid == 0)?;
+        check_qkey(&request, self.objects.process.uid == 0)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.environment.network.port(self.objects.device);
         let (path_state, replay) = (path.map(|path| path.state(&port)), ReplayMemory::for_change(mask, &attributes));

@@ -76,7 +76,7 @@ impl From<Errno> for Refused {
 impl From<QuotaExceeded> for Refused {
     fn from(exceeded: QuotaExceeded) -> Self {
         match exceeded {
-            QuotaExceeded::OfUser(most) => Self::limit_of(limit::MAPPINGS_OF_ACCOUNT, most),
+            QuotaExceeded::OfAccount(most) => Self::limit_of(limit::MAPPINGS_OF_ACCOUNT, most),
             QuotaExceeded::OfAll(most) => Self::limit_of(limit::MAPPINGS, most),
             QuotaExceeded::Stalled(millis) => Self::limit_of(limit::STALLS, millis),
         }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use roced_abi::control::{Message, limit::AccountResource};
 use roced_memory::{
-    backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room, users::SharedFd,
+    backing::Backing, channel::CqChannel, descriptor::Descriptor, proxied::CopyThread, quota::Room, shared_fd::SharedFd,
 };
 use roced_transport::{
     mr::{Mr, MrKey},
@@ -94,7 +94,7 @@ pub(crate) enum SessionStage {
 pub(crate) struct SessionObjects {
     pub(crate) device: DeviceId,
     /// The client.
-    pub(crate) peer: ClientProcess,
+    pub(crate) process: ClientProcess,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     /// Reaches memory that stays where it is, once there is such.
@@ -301,14 +301,14 @@ impl SessionObjects {
     pub(crate) fn new(
         device: DeviceId,
         workers: usize,
-        peer: ClientProcess,
+        process: ClientProcess,
         ledger: &Ledger,
     ) -> Result<Self, LimitReached> {
-        let account = peer.account;
+        let account = process.account;
         let of = |resource| ObjectCharges::new(ledger, account, SharedPool::Device(resource, device));
         Ok(Self {
             device,
-            peer,
+            process,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
             copy_thread: None,
@@ -342,7 +342,7 @@ impl SessionObjects {
             self.small.add(bytes)?;
             None
         } else {
-            Some(self.ledger.take(self.peer.account, MAPPED_MEMORY, bytes)?)
+            Some(self.ledger.take(self.process.account, MAPPED_MEMORY, bytes)?)
         };
         self.bytes += bytes;
         Ok(charge)

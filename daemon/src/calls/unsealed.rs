@@ -12,7 +12,7 @@ use roced_abi::control::Refusal;
 use roced_memory::{
     mapping::{has_no_holes_to_come, seal_later},
     quota::Quota,
-    users::SharedFd,
+    shared_fd::SharedFd,
 };
 use roced_types::AccountId;
 

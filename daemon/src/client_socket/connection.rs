@@ -8,9 +8,9 @@ use std::{
 use nix::errno::Errno;
 use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapAndRegMr, MapMemory, Message};
 use roced_memory::{
+    accounts::{ClientAccount, ClientAccounts},
     client_socket::{ClientSocket, SendingState, SentMessage, TakenMessage, ThreadReports},
     descriptor::{Descriptor, Incoming},
-    users::{UserAccount, UserAccounts},
 };
 use roced_types::AccountId;
 use zerocopy::{FromBytes, IntoBytes};
@@ -52,16 +52,16 @@ pub enum ReceivedCall {
 pub struct ClientConnection {
     /// A thread of the user's closes it: messages with descriptors may be left in it.
     socket: ClientSocket,
-    peer: ClientProcess,
-    user: UserAccount,
+    process: ClientProcess,
+    account: ClientAccount,
 }
 
 impl ClientConnection {
     /// The client at the other end of `socket`.
-    pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
-        let user = users.account(peer.account);
-        user.begin_thread();
-        Self { socket: ClientSocket::new(socket, user.clone()), peer, user }
+    pub fn new(socket: OwnedFd, process: ClientProcess, accounts: &ClientAccounts) -> Self {
+        let account = accounts.account(process.account);
+        account.begin_thread();
+        Self { socket: ClientSocket::new(socket, account.clone()), process, account }
     }
 
     /// Threads of its user report by this token.
@@ -69,19 +69,19 @@ impl ClientConnection {
         self.socket.report_to(reports, token);
     }
 
-    /// Closes it, of a user of which nothing is served: [`UserAccount::is_stuck`].
+    /// Closes it, of a user of which nothing is served: [`ClientAccount::is_stuck`].
     pub fn turn_away(self) {
         self.socket.turn_away();
     }
 
     /// The account of its user.
-    pub fn user(&self) -> &UserAccount {
-        &self.user
+    pub fn account(&self) -> &ClientAccount {
+        &self.account
     }
 
     /// The client process.
-    pub fn peer(&self) -> ClientProcess {
-        self.peer
+    pub fn process(&self) -> ClientProcess {
+        self.process
     }
 
     /// The next message.
@@ -160,7 +160,7 @@ mod tests {
             ClientConnection::new(
                 ours,
                 ClientProcess { pid: 1, uid: 0, account: AccountId(0), access: ClientAccess::ALL },
-                &UserAccounts::default(),
+                &ClientAccounts::default(),
             ),
             theirs,
         )
@@ -210,7 +210,7 @@ mod tests {
     fn descriptors_come_one_at_a_time_and_only_where_they_belong() {
         let (mut connection, theirs) = pair();
         // A user of this test's own.
-        connection.peer.uid = 4_000_000_003;
+        connection.process.uid = 4_000_000_003;
         let raw = theirs.as_raw_fd();
         let until = |what: &str, holds: &dyn Fn() -> bool| {
             let begin = Instant::now();
@@ -226,7 +226,7 @@ mod tests {
             assert!(matches!(received(&connection), ReceivedCall::Broken(_)), "{op} {raw:?}");
             // All received descriptors are closed by another thread, because their kind is unknown;
             // too many at a time would be refused.
-            until("all are closed", &|| connection.user.closing() == 0);
+            until("all are closed", &|| connection.account.closing() == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);
         let ReceivedCall::Message(_, Some(ours)) = received(&connection) else { panic!("it belongs there") };

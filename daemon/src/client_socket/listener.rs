@@ -17,14 +17,14 @@ use nix::{
     },
     unistd::{Gid, Group, chown},
 };
-use roced_memory::users::{SharedFd, UserAccounts};
+use roced_memory::{accounts::ClientAccounts, shared_fd::SharedFd};
 use thiserror::Error;
 use tracing::info;
 
 use super::connection::{ClientConnection, ClientProcess};
 use crate::{
     accounts::{access::AccessRules, subordinate::SubordinateUids},
-    peer_groups::groups_of,
+    process_groups::groups_of,
 };
 
 /// Buffer of replies and events that a client has not received, bytes: for some eighty. The kernel
@@ -68,8 +68,8 @@ pub struct ClientListener {
     /// A descriptor to let go of when there are no more: else a connection that cannot be taken
     /// would wake us for ever.
     reserve: Option<OwnedFd>,
-    /// Accounts of the users of all connections.
-    users: UserAccounts,
+    /// Accounts of all connections.
+    accounts: ClientAccounts,
     subordinate: SubordinateUids,
     rules: AccessRules,
 }
@@ -94,13 +94,13 @@ impl ClientListener {
         let socket = seqpacket().map_err(kernel("make a socket for"))?;
         bind(socket.as_raw_fd(), &address).map_err(kernel("bind"))?;
         let file = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        let (users, subordinate) = (UserAccounts::default(), SubordinateUids::of_system());
+        let (accounts, subordinate) = (ClientAccounts::default(), SubordinateUids::of_system());
         let listener = Self {
             socket,
             path: path.into(),
             file,
             reserve: reserve(),
-            users,
+            accounts,
             subordinate,
             rules: AccessRules::default(),
         };
@@ -123,9 +123,9 @@ impl ClientListener {
         self
     }
 
-    /// Accounts of the users of all connections.
-    pub fn users(&self) -> &UserAccounts {
-        &self.users
+    /// Accounts of all connections.
+    pub fn accounts(&self) -> &ClientAccounts {
+        &self.accounts
     }
 
     /// The next client that wants in; `None` when there is none. Never waits.
@@ -161,11 +161,11 @@ impl ClientListener {
         let Some(access) = self.rules.of(uid, account, groups) else {
             // Without its groups, where a rule asks for them, a program has no rights. A thread of
             // its user's closes the socket: descriptors may be left in it.
-            drop(SharedFd::new(socket, Some(self.users.account(account))));
+            drop(SharedFd::new(socket, Some(self.accounts.account(account))));
             return None;
         };
-        let peer = ClientProcess { pid, uid, account, access };
-        Some(ClientConnection::new(socket, peer, &self.users))
+        let process = ClientProcess { pid, uid, account, access };
+        Some(ClientConnection::new(socket, process, &self.accounts))
     }
 
     /// Takes the next connection and drops it, with the descriptor that was kept for this.

@@ -56,17 +56,17 @@ impl Clients {
                 break;
             }
             let Some(connection) = self.listener.accept() else { break };
-            let peer = connection.peer();
-            self.registry.ledger.set_rule(peer.account, peer.access.rule);
-            let per_second = self.registry.ledger.calls_per_second(peer.account);
-            let is_early = !self.call_rates.admits(peer.account, per_second, clock.now());
+            let process = connection.process();
+            self.registry.ledger.set_rule(process.account, process.access.rule);
+            let per_second = self.registry.ledger.calls_per_second(process.account);
+            let is_early = !self.call_rates.admits(process.account, per_second, clock.now());
             self.admit(connection, is_early);
             let took = clock.lap();
             if is_early {
                 // It counts when its turn has come: no account owes more than a call.
                 is_flood = true;
             } else {
-                self.call_rates.charge(peer.account, took, true);
+                self.call_rates.charge(process.account, took, true);
             }
             if clock.now() >= until {
                 break;
@@ -93,32 +93,37 @@ impl Clients {
 
     /// Admits a connection, or turns it away. `is_early`: its account may not call now.
     fn admit(&mut self, connection: ClientConnection, is_early: bool) {
-        let peer = connection.peer();
-        if connection.user().is_stuck() {
-            self.note_fault(peer.account, |held_back| {
-                warn!(pid = peer.pid, uid = peer.uid, held_back, "descriptors of its user do not close: turned away")
+        let process = connection.process();
+        let ClientProcess { pid, uid, account, .. } = process;
+        if connection.account().is_stuck() {
+            self.note_fault(account, |held_back| {
+                warn!(pid, uid, account = account.0, held_back, "descriptors of its user do not close: turned away")
             });
             return connection.turn_away();
         }
-        if connection.user().leaves_much_unread() {
-            return self.note_fault(peer.account, |held_back| {
-                let ClientProcess { pid, uid, .. } = peer;
-                warn!(pid, uid, held_back, "replies of many ended sessions of its user are unread: turned away")
+        if connection.account().leaves_much_unread() {
+            return self.note_fault(account, |held_back| {
+                warn!(
+                    pid,
+                    uid,
+                    account = account.0,
+                    held_back,
+                    "replies of many ended sessions of its user are unread: turned away"
+                )
             });
         }
-        let (stage, charge) = match self.stage_for(peer, is_early) {
+        let (stage, charge) = match self.stage_for(process, is_early) {
             Ok(admitted) => admitted,
             Err(limit) => {
-                let ClientProcess { pid, uid, account, .. } = peer;
                 self.note_fault(account, |held_back| {
-                    warn!(pid, uid, limit, held_back, "too many clients: turned away")
+                    warn!(pid, uid, account = account.0, limit, held_back, "too many clients: turned away")
                 });
                 return;
             }
         };
         let number = self.next_number();
         connection.report_to(&self.reports, number.into());
-        debug!(session = number, pid = peer.pid, uid = peer.uid, is_early, "client connected");
+        debug!(session = number, pid, uid, account = account.0, is_early, "client connected");
         self.sessions.insert(
             number,
             Session {
@@ -134,7 +139,7 @@ impl Clients {
             },
         );
         if is_early {
-            self.enqueue(number, peer.account, Instant::now());
+            self.enqueue(number, process.account, Instant::now());
         } else {
             self.begin(number);
         }
@@ -143,12 +148,12 @@ impl Clients {
     /// Serves a session from now on.
     pub(super) fn begin(&mut self, number: u32) {
         let Some(session) = self.sessions.get(&number) else { return };
-        let (peer, interest) = (session.connection.peer(), EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP);
+        let (process, interest) = (session.connection.process(), EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP);
         if let Err(errno) = self.epoll.add(&session.connection, EpollEvent::new(interest, number.into())) {
             self.sessions.remove(&number);
             return self.note_fault(
-                peer.account,
-                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
+                process.account,
+                |held_back| warn!(pid = process.pid, %errno, held_back, "a client cannot be watched: turned away"),
             );
         }
         self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
@@ -156,12 +161,13 @@ impl Clients {
 
     /// Where a client begins, and the charge for its place; the limit that is reached when there is
     /// not even room to tell it.
-    fn stage_for(&self, peer: ClientProcess, is_early: bool) -> Result<(SessionStage, Option<Charge>), u64> {
+    fn stage_for(&self, process: ClientProcess, is_early: bool) -> Result<(SessionStage, Option<Charge>), u64> {
         // An ending session does not count for its account any more: the next run of a large job
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
         let limits = &self.registry.limits;
-        let reached = match self.registry.ledger.take(peer.account, SharedPool::Daemon(AccountResource::Clients), 1) {
+        let reached = match self.registry.ledger.take(process.account, SharedPool::Daemon(AccountResource::Clients), 1)
+        {
             Ok(charge) if self.admitted() < limits.clients as usize => {
                 return Ok((SessionStage::Connected, Some(charge)));
             }
@@ -172,7 +178,7 @@ impl Clients {
             return Err(reached.detail[0]);
         }
         let beyond = || self.sessions.values().filter(|session| matches!(session.stage, SessionStage::OneTooMany(_)));
-        let of_account = beyond().filter(|session| session.connection.peer().account == peer.account).count();
+        let of_account = beyond().filter(|session| session.connection.process().account == process.account).count();
         let is_room = beyond().count() < ONE_TOO_MANY && of_account < ONE_TOO_MANY_OF_AN_ACCOUNT;
         if is_room { Ok((SessionStage::OneTooMany(reached), None)) } else { Err(reached.detail[0]) }
     }

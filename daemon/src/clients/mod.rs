@@ -68,7 +68,7 @@ use crate::{
     client_socket::{connection::ClientProcess, listener::ClientListener},
     config::{LimitsConfig, RuleLimits},
     environment::Environment,
-    log_limiter::UserLogLimiter,
+    log_limiter::AccountLogLimiter,
     net::NetworkChange,
     worker::{
         command::{Answer, Command},
@@ -118,9 +118,9 @@ pub struct Clients {
     last_session: u32,
     recently_ended: RecentlyEnded,
     registry: Registry,
-    faults: UserLogLimiter,
-    failures: UserLogLimiter,
-    comings: UserLogLimiter,
+    faults: AccountLogLimiter,
+    failures: AccountLogLimiter,
+    comings: AccountLogLimiter,
     turns: Turns,
     /// Turns of the sessions of which a call waits.
     waiting_turns: Turns,
@@ -165,9 +165,9 @@ impl Clients {
         epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let reports = ThreadReports::new()?;
         let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        listener.users().ring_for_missing_threads(&reports).map_err(errno)?;
+        listener.accounts().ring_for_missing_threads(&reports).map_err(errno)?;
         epoll.add(&reports, EpollEvent::new(EpollFlags::EPOLLIN, REPORTS))?;
-        let registry = Registry::new(devices, limits, board, listener.users().clone(), rules, filters)?;
+        let registry = Registry::new(devices, limits, board, listener.accounts().clone(), rules, filters)?;
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,
@@ -180,9 +180,9 @@ impl Clients {
             last_session: 0,
             recently_ended: RecentlyEnded::default(),
             registry,
-            faults: UserLogLimiter::default(),
-            failures: UserLogLimiter::default(),
-            comings: UserLogLimiter::default(),
+            faults: AccountLogLimiter::default(),
+            failures: AccountLogLimiter::default(),
+            comings: AccountLogLimiter::default(),
             turns: Turns::default(),
             waiting_turns: Turns::default(),
             call_rates: CallRates::default(),
@@ -194,11 +194,11 @@ impl Clients {
         })
     }
 
-    /// Limits mappings of all users' clients to `most`, and those of one user to `most_of_a_user`,
+    /// Limits mappings of all clients to `most`, and those of one account to `most_of_an_account`,
     /// in place of the limits derived from the kernel's.
     #[must_use]
-    pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
-        self.registry.quota = Quota::new(most, most_of_a_user).unmapped_by(self.listener.users().clone());
+    pub fn with_mappings(mut self, most: u32, most_of_an_account: u32) -> Self {
+        self.registry.quota = Quota::new(most, most_of_an_account).unmapped_by(self.listener.accounts().clone());
         self
     }
 
@@ -242,7 +242,7 @@ impl Clients {
                     return Some((self.registry.cm.account_of_channel(number)?, number, *event));
                 }
                 let session = self.sessions.get(&number)?;
-                Some((session.connection.peer().account, number, *event))
+                Some((session.connection.process().account, number, *event))
             });
         let mut turn = self.turns.begin(sockets);
         while let Some((number, event, until)) = self.turns.next(&mut turn) {
@@ -263,7 +263,7 @@ impl Clients {
     pub fn deadline(&self) -> Option<Instant> {
         let ending = self.registry.cm.is_ending().then(Instant::now);
         let waiting = self.waiting.iter().map(|(_, due)| *due);
-        let threads = self.listener.users().are_threads_missing().then_some(self.threads_due);
+        let threads = self.listener.accounts().are_threads_missing().then_some(self.threads_due);
         let changing = (!self.path_changes.is_empty()).then(Instant::now);
         let own = [
             ending,
@@ -283,8 +283,8 @@ impl Clients {
         self.end_handshakes(now);
         self.release_throttled(now);
         self.end_pause(now);
-        if self.threads_due <= now && self.listener.users().are_threads_missing() {
-            self.listener.users().begin_missing_threads();
+        if self.threads_due <= now && self.listener.accounts().are_threads_missing() {
+            self.listener.accounts().begin_missing_threads();
             self.threads_due = now + THREAD_PAUSE;
         }
         self.serve_waiting(now, environment);
@@ -300,7 +300,7 @@ impl Clients {
     fn serve_waiting(&mut self, now: Instant, environment: &mut Environment<'_>) {
         let due = self.waiting.iter().filter(|(_, due)| *due <= now).filter_map(|(number, _)| {
             let session = self.sessions.get(number)?;
-            Some((session.connection.peer().account, *number, ()))
+            Some((session.connection.process().account, *number, ()))
         });
         let mut turn = self.waiting_turns.begin(due);
         // Those that have ended have no turn.
@@ -357,12 +357,13 @@ impl Clients {
     /// session ends. If they are of two different users, the cause is unknown, and neither may
     /// cause the end of the other; nor may a session that has left meanwhile.
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
-        let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
-        if !matches!(peers, [Some(one), Some(other)] if one.account == other.account) {
+        let processes =
+            sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.process()));
+        if !matches!(processes, [Some(one), Some(other)] if one.account == other.account) {
             // Of either of both; root's if both are gone.
-            let account = peers.iter().flatten().next().map_or(AccountId(0), |peer| peer.account);
+            let account = processes.iter().flatten().next().map_or(AccountId(0), |process| process.account);
             return self.note_fault(account, |held_back| {
-                warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
+                warn!(?processes, held_back, "memory of one of two clients had a worker wait for a second or more")
             });
         }
         self.end_all(&sessions, "memory that it registered had a worker wait for a second or more");
@@ -373,7 +374,7 @@ impl Clients {
     /// neither is charged, because the cause is unknown.
     pub fn on_stalled(&mut self, sessions: [SessionId; 2], time: Duration) {
         let accounts = sessions.map(|session| match self.sessions.get(&session.0) {
-            Some(session) => Some(session.connection.peer().account),
+            Some(session) => Some(session.connection.process().account),
             None => self.recently_ended.account_of(session),
         });
         let (Some(account), true) = (accounts[0], accounts[0] == accounts[1]) else {
@@ -382,9 +383,9 @@ impl Clients {
                 warn!(?accounts, ?time, held_back, "memory of one of two users stalled a worker")
             });
         };
-        let debt = self.listener.users().account(account).charge_stall(time);
+        let debt = self.listener.accounts().account(account).charge_stall(time);
         if debt > DEBT_MAX {
-            let of_account = self.sessions.values().filter(|session| session.connection.peer().account == account);
+            let of_account = self.sessions.values().filter(|session| session.connection.process().account == account);
             let all: Vec<_> = of_account.map(|session| session.id).collect();
             self.end_all(&all, "memory of its user has had workers wait for a second longer than its stall budget");
         } else if !debt.is_zero() {
@@ -401,12 +402,12 @@ impl Clients {
     /// Every session, for operators.
     pub fn reports(&self) -> impl Iterator<Item = SessionReport> + '_ {
         self.sessions.values().map(|session| {
-            let peer = session.connection.peer();
+            let process = session.connection.process();
             let mut report = SessionReport {
                 session: session.id.0,
-                pid: peer.pid,
+                pid: process.pid,
                 program: session.program.clone(),
-                uid: peer.uid,
+                uid: process.uid,
                 device: String::new(),
                 qps: 0,
                 mrs: 0,
@@ -439,8 +440,8 @@ impl Clients {
     }
 
     /// Every account, for operators; of the network come the questions for neighbors that waited.
-    pub fn account_reports(&self, delayed_neighbors: &BTreeMap<u32, u64>) -> Vec<AccountReport> {
-        self.registry.ledger.reports(&self.listener.users().slow_wakes(), delayed_neighbors)
+    pub fn account_reports(&self, delayed_neighbors: &BTreeMap<AccountId, u64>) -> Vec<AccountReport> {
+        self.registry.ledger.reports(&self.listener.accounts().slow_wakes(), delayed_neighbors)
     }
 
     /// Sessions that there are, those included of which something is left.
@@ -498,7 +499,7 @@ impl Clients {
                 return;
             }
             let Some(session) = self.sessions.get(&number) else { return };
-            let (account, waits) = (session.connection.peer().account, session.waiting.is_some());
+            let (account, waits) = (session.connection.process().account, session.waiting.is_some());
             // A call that waits was let through before.
             if !waits && self.throttles(number, account, clock.now()) {
                 return;
@@ -518,9 +519,10 @@ impl Clients {
     pub(super) fn note_opened(&mut self, number: u32) {
         let Some(session) = self.sessions.get(&number) else { return };
         let SessionStage::Open(objects) = &session.stage else { return };
-        let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
-        self.note_coming(peer.account, |held_back| {
-            info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
+        let (id, device) = (session.id, objects.device);
+        let ClientProcess { pid, uid, account, .. } = session.connection.process();
+        self.note_coming(account, |held_back| {
+            info!(session = %id, pid, uid, account = account.0, %device, held_back, "client opened a device");
         });
     }
 
@@ -552,11 +554,11 @@ impl Clients {
         let Some(session) = self.sessions.remove(&number) else { return };
         // It fails for one that has not begun: its socket was not added.
         let _ = self.epoll.delete(&session.connection);
-        let (id, peer) = (session.id, session.connection.peer());
+        let (id, process) = (session.id, session.connection.process());
         if is_throttled(&session) {
-            self.throttled.forget(peer.account, number);
+            self.throttled.forget(process.account, number);
         }
-        self.recently_ended.add(id, peer.account);
+        self.recently_ended.add(id, process.account);
         // Its socket is closed by a thread of its user's.
         match session.stage {
             SessionStage::Open(objects) => self.ending.add(id, objects),
@@ -570,10 +572,11 @@ impl Clients {
             SessionStage::OneTooMany(_) | SessionStage::Connected | SessionStage::Greeted => {}
         }
         match why {
-            SessionEnd::Closed => self.note_coming(peer.account, |held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
-            SessionEnd::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
-            SessionEnd::Fault(what) => self.note_fault(peer.account, |held_back| {
-                warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
+            SessionEnd::Closed => self.note_coming(process.account, |held_back| info!(session = %id, pid = process.pid, held_back, "client gone")),
+            SessionEnd::Stopping => debug!(session = %id, pid = process.pid, "client's session ends with the daemon"),
+            SessionEnd::Fault(what) => self.note_fault(process.account, |held_back| {
+                let ClientProcess { pid, uid, account, .. } = process;
+                warn!(session = %id, pid, uid, account = account.0, fault = what, held_back, "client's session ended: its fault");
             }),
         }
     }
@@ -631,27 +634,27 @@ impl Clients {
     /// Writes a log line about a queue pair that failed, unless there were many.
     fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
         let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
-        let ClientProcess { pid, uid, account, .. } = connection.peer();
-        let Some(held_back) = self.failures.admit(account.0, Instant::now()) else { return };
+        let ClientProcess { pid, uid, account, .. } = connection.process();
+        let Some(held_back) = self.failures.admit(account, Instant::now()) else { return };
         let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
         let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;
         let peer = address_of(peer);
         warn!(
-            %session, pid, uid, program, %qpn, %peer, %peer_qpn, %cause, retransmitted_packets, ack_timeouts,
-            sequence_naks, rnr_naks, held_back, "queue pair failed"
+            %session, pid, uid, account = account.0, program, %qpn, %peer, %peer_qpn, %cause, retransmitted_packets,
+            ack_timeouts, sequence_naks, rnr_naks, held_back, "queue pair failed"
         );
     }
 
     /// Writes a log line about a fault of a user's program, unless there were many.
     fn note_fault(&mut self, account: AccountId, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.faults.admit(account.0, Instant::now()) {
+        if let Some(held_back) = self.faults.admit(account, Instant::now()) {
             write(held_back);
         }
     }
 
     /// Writes a log line about a user's client that connects or leaves, unless there were many.
     fn note_coming(&mut self, account: AccountId, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.comings.admit(account.0, Instant::now()) {
+        if let Some(held_back) = self.comings.admit(account, Instant::now()) {
             write(held_back);
         }
     }

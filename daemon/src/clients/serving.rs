@@ -64,7 +64,7 @@ impl Clients {
     /// Serves one call of a session, or a part of one.
     pub(super) fn serve_one(&mut self, number: u32, environment: &mut Environment<'_>) -> ServiceStep {
         let Some(session) = self.sessions.get_mut(&number) else { return ServiceStep::Nothing };
-        if session.connection.user().is_stuck() {
+        if session.connection.account().is_stuck() {
             return ServiceStep::End(SessionEnd::Fault("descriptors of its user do not close".into()));
         }
         let was_open = matches!(session.stage, SessionStage::Open(_));
@@ -180,12 +180,12 @@ pub(super) fn awaits_unmapping(registry: &Registry, session: &mut Session, messa
             | CreateQp::OP
             | CreateSrq::OP
     );
-    let user = session.connection.user();
+    let account = session.connection.account();
     let lacks_bytes = || {
-        let left = registry.ledger.left(session.connection.peer().account, MAPPED_MEMORY);
-        user.chores() > 0 && left < bytes_to_map(message)
+        let left = registry.ledger.left(session.connection.process().account, MAPPED_MEMORY);
+        account.chores() > 0 && left < bytes_to_map(message)
     };
-    if !maps || !registry.quota.is_nearly_used(user) && !lacks_bytes() {
+    if !maps || !registry.quota.is_nearly_used(account) && !lacks_bytes() {
         session.unmapping_since = None;
         return false;
     }

@@ -313,7 +313,7 @@ impl ConnectionService {
     fn check_groups(&mut self, session: SessionId) -> Result<(), CallRefused> {
         let account = self.account_of(session);
         let most = self.limits.groups_of_account;
-        if self.ids.memberships_of(account.0) >= most {
+        if self.ids.memberships_of(account) >= most {
             self.refusals.note_limit(account, "limits.cm.groups_of_account");
             return Err(CallRefused::Limit(most));
         }

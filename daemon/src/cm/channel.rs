@@ -15,10 +15,10 @@ use nix::{
 use roced_abi::control::{CmChannelEvent, cm_event};
 use roced_cm::identifiers::IdKey;
 use roced_memory::{
+    accounts::ClientAccount,
     channel::event_sockets,
     client_socket::{ClientSocket, SendingState, SentMessage, ThreadReports},
     unread::unread_cost,
-    users::UserAccount,
 };
 use roced_types::SessionId;
 use zerocopy::{FromZeros, IntoBytes};
@@ -96,15 +96,16 @@ pub(super) struct EventChannel {
 }
 
 impl EventChannel {
-    /// A channel, and the program's end. Threads of `user` send in it and close ours; `charge` is of
-    /// [`CHANNEL_BYTES`], and lasts until the program has received the events that were written.
-    pub(super) fn new(session: SessionId, user: UserAccount, charge: Charge) -> Result<(Self, OwnedFd), Errno> {
+    /// A channel, and the program's end. Threads of `account` send in it and close ours; `charge`
+    /// is of [`CHANNEL_BYTES`], and lasts until the program has received the events that were
+    /// written.
+    pub(super) fn new(session: SessionId, account: ClientAccount, charge: Charge) -> Result<(Self, OwnedFd), Errno> {
         let (ours, theirs) = event_sockets(SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, sockopt::SndBuf, &SOCKET_BYTES)?;
         let channel = Self {
             session,
             event_cost: cost_of_event(&ours, &theirs)?,
-            socket: ClientSocket::before_client(ours, user, Box::new(charge)),
+            socket: ClientSocket::before_client(ours, account, Box::new(charge)),
             wants_room: false,
             unread: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -279,7 +280,7 @@ mod tests {
     };
     use roced_abi::control::limit::AccountResource;
     use roced_cm::identifiers::OwnerId;
-    use roced_memory::users::UserAccounts;
+    use roced_memory::accounts::ClientAccounts;
     use roced_types::AccountId;
     use zerocopy::FromBytes;
 
@@ -307,7 +308,7 @@ mod tests {
         let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
         let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
         let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
-        EventChannel::new(SessionId(1), UserAccounts::default().account(AccountId(1)), charge).expect("a socket pair")
+        EventChannel::new(SessionId(1), ClientAccounts::default().account(AccountId(1)), charge).expect("a socket pair")
     }
 
     /// By a thread of the user's or here.
@@ -521,10 +522,10 @@ mod tests {
         let ledger = Ledger::new(&AccountLimits::default(), Vec::new(), []);
         let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
         let left = || ledger.left(AccountId(1), memory);
-        let (all, user) = (left(), UserAccounts::default().account(AccountId(1)));
+        let (all, account) = (left(), ClientAccounts::default().account(AccountId(1)));
         let made = || {
             let charge = ledger.take(AccountId(1), memory, CHANNEL_BYTES as u64).expect("below the limit");
-            EventChannel::new(SessionId(1), user.clone(), charge).expect("a socket pair")
+            EventChannel::new(SessionId(1), account.clone(), charge).expect("a socket pair")
         };
         drop(made());
         assert_eq!(left(), all, "nothing was in it");
@@ -539,11 +540,11 @@ mod tests {
                 thread::yield_now();
             }
         };
-        until("it has ended", &|| user.chores() == 0);
-        assert!(!user.leaves_much_unread());
+        until("it has ended", &|| account.chores() == 0);
+        assert!(!account.leaves_much_unread());
         assert_eq!(left(), all - CHANNEL_BYTES as u64, "the kernel keeps its event");
         assert_eq!(take(&theirs), Some(1));
-        assert!(!user.leaves_much_unread());
+        assert!(!account.leaves_much_unread());
         until("it is closed", &|| left() == all);
     }
 }

@@ -7,7 +7,7 @@ use roced_cm::{
     identifiers::{CmErrno, DeviceAddress, Host, IdKey},
     wire::CaGuid,
 };
-use roced_types::{DeviceId, address_of, node_guid};
+use roced_types::{AccountId, DeviceId, address_of, node_guid};
 
 use super::{CmDevice, IdOwner, channel::EventChannel, known_peers::KnownPeers, mad_routes::MadRoutes};
 use crate::{
@@ -209,8 +209,8 @@ impl Host for CmHost<'_, '_> {
         self.owner.as_ref().is_some_and(|owner| owner.is_privileged)
     }
 
-    fn account(&self) -> u32 {
-        self.owner.as_ref().map_or(0, |owner| owner.account.0)
+    fn account(&self) -> AccountId {
+        self.owner.as_ref().map_or(AccountId(0), |owner| owner.account.id())
     }
 
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {

@@ -121,8 +121,8 @@ impl Default for MadRoutes {
 
 impl MadRoutes {
     /// Neighbors that may be asked for a user now.
-    pub(super) fn room_to_ask(&self, account: u32) -> usize {
-        self.room_for(Asker::Account(AccountId(account)))
+    pub(super) fn room_to_ask(&self, account: AccountId) -> usize {
+        self.room_for(Asker::Account(account))
     }
 
     fn room_for(&self, purpose: Asker) -> usize {
@@ -145,11 +145,16 @@ impl MadRoutes {
 
     /// Whether datagrams can be sent to a peer now; if not, its neighbor is asked from now on,
     /// unless the user has asked for many others.
-    pub(super) fn is_reachable(&mut self, peer: PeerAddress, account: u32, environment: &mut Environment<'_>) -> bool {
+    pub(super) fn is_reachable(
+        &mut self,
+        peer: PeerAddress,
+        account: AccountId,
+        environment: &mut Environment<'_>,
+    ) -> bool {
         if !self.has(peer, account) && self.room_to_ask(account) == 0 {
             return false;
         }
-        let next = self.way(peer, Asker::Account(AccountId(account)), environment).map(|way| way.next);
+        let next = self.way(peer, Asker::Account(account), environment).map(|way| way.next);
         matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
     }
 
@@ -244,8 +249,8 @@ impl MadRoutes {
     }
 
     /// There is a way to the peer; if its neighbor is being asked, for this user as well.
-    pub(super) fn has(&self, peer: PeerAddress, account: u32) -> bool {
-        let asker = Asker::Account(AccountId(account));
+    pub(super) fn has(&self, peer: PeerAddress, account: AccountId) -> bool {
+        let asker = Asker::Account(account);
         let is_of_user = |way: &MadRoute| way.purpose == asker || way.joined.contains(&asker);
         self.ways.get(&peer).is_some_and(|way| way.next != NextHop::Resolving || is_of_user(way))
     }

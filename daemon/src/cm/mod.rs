@@ -34,7 +34,7 @@ use roced_cm::{
     identifiers::{CmErrno, IdKey, Identifiers, OwnerId},
     wire::MAD_BYTES,
 };
-use roced_memory::{client_socket::ThreadReports, users::UserAccount};
+use roced_memory::{accounts::ClientAccount, client_socket::ThreadReports};
 use roced_types::{AccountId, DeviceId, Qpn, SessionId, WorkerId};
 use tracing::debug;
 
@@ -118,11 +118,10 @@ enum Departed {
 #[derive(Clone, Debug)]
 struct IdOwner {
     uid: u32,
-    account: AccountId,
     /// Devices that it may use.
     devices: DeviceSet,
-    /// Its threads close channels.
-    user: UserAccount,
+    /// Account that it counts for, and its threads that close channels.
+    account: ClientAccount,
     is_privileged: bool,
 }
 
@@ -181,13 +180,19 @@ impl ConnectionService {
     }
 
     /// A session opens the connection manager.
-    pub(crate) fn open(&mut self, session: SessionId, peer: ClientProcess, user: UserAccount, is_privileged: bool) {
-        let ClientProcess { uid, account, access, .. } = peer;
-        self.ids.add_owner(owner_of(session), account.0);
+    pub(crate) fn open(
+        &mut self,
+        session: SessionId,
+        process: ClientProcess,
+        account: ClientAccount,
+        is_privileged: bool,
+    ) {
+        let ClientProcess { uid, access, .. } = process;
+        self.ids.add_owner(owner_of(session), account.id());
         for device in self.devices.iter().filter(|device| !access.devices.has(device.id)) {
             self.ids.forbid(owner_of(session), device.id);
         }
-        self.owners.insert(session, IdOwner { uid, account, devices: access.devices, user, is_privileged });
+        self.owners.insert(session, IdOwner { uid, account, devices: access.devices, is_privileged });
     }
 
     /// A session is gone: its channels at once, its identifiers by and by.
@@ -225,9 +230,9 @@ impl ConnectionService {
                     self.ids.forget_owner(owner_of(session));
                     let owner = self.owners.remove(&session);
                     self.sequences.remove(&session);
-                    let account = owner.map(|owner| owner.account);
+                    let account = owner.map(|owner| owner.account.id());
                     if let Some(account) = account
-                        && self.owners.values().all(|owner| owner.account != account)
+                        && self.owners.values().all(|owner| owner.account.id() != account)
                     {
                         self.routes.forget_account(account, environment);
                     }
@@ -425,7 +430,7 @@ impl ConnectionService {
     fn remove_channel(&mut self, number: u32) -> Option<SessionId> {
         let session = self.channels.remove(&number)?.session;
         if let Some(count) =
-            self.owners.get(&session).and_then(|owner| self.channels_of_account.get_mut(&owner.account))
+            self.owners.get(&session).and_then(|owner| self.channels_of_account.get_mut(&owner.account.id()))
         {
             *count -= 1;
         }
@@ -433,7 +438,7 @@ impl ConnectionService {
     }
 
     fn account_of(&self, session: SessionId) -> AccountId {
-        self.owners.get(&session).map_or(AccountId(0), |owner| owner.account)
+        self.owners.get(&session).map_or(AccountId(0), |owner| owner.account.id())
     }
 
     /// Socket of a channel, to be watched for its end.
@@ -449,7 +454,7 @@ impl ConnectionService {
     /// Account of a channel's user.
     pub(crate) fn account_of_channel(&self, number: u32) -> Option<AccountId> {
         let session = self.channels.get(&number)?.session;
-        self.owners.get(&session).map(|owner| owner.account)
+        self.owners.get(&session).map(|owner| owner.account.id())
     }
 
     fn new_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
@@ -470,17 +475,17 @@ impl ConnectionService {
     }
 
     fn make_channel(&mut self, session: SessionId) -> Result<(u32, OwnedFd), CallRefused> {
-        let user = self.owners.get(&session).map(|owner| owner.user.clone());
-        let user = user.ok_or(CallRefused::Errno(Errno::EINVAL as i32))?;
-        if user.leaves_much_unread() {
+        let account = self.owners.get(&session).map(|owner| owner.account.clone());
+        let account = account.ok_or(CallRefused::Errno(Errno::EINVAL as i32))?;
+        if account.leaves_much_unread() {
             return Err(CallRefused::Errno(Errno::ENOBUFS as i32));
         }
-        let (account, memory) = (self.account_of(session), SharedPool::Daemon(AccountResource::DaemonMemory));
-        let charge = self.ledger.take(account, memory, CHANNEL_BYTES as u64).map_err(|reached| {
-            self.refusals.note_limit(account, "limits.account.daemon_memory_mib");
+        let memory = SharedPool::Daemon(AccountResource::DaemonMemory);
+        let charge = self.ledger.take(account.id(), memory, CHANNEL_BYTES as u64).map_err(|reached| {
+            self.refusals.note_limit(account.id(), "limits.account.daemon_memory_mib");
             CallRefused::Account(reached)
         })?;
-        let made = EventChannel::new(session, user, charge);
+        let made = EventChannel::new(session, account, charge);
         let (channel, theirs) = made.map_err(|errno| CallRefused::Errno(errno as i32))?;
         loop {
             self.last_channel = self.last_channel.wrapping_add(1).max(1);

@@ -1,5 +1,5 @@
-//! Log of refused connections. Programs and strangers cause the lines, so each user has a bounded
-//! rate, and all strangers together one.
+//! Log of refused connections. Programs and strangers cause the lines, so each account has a
+//! bounded rate, and all strangers together one.
 
 use std::time::Instant;
 
@@ -7,21 +7,21 @@ use roced_cm::{RefusedConnection, wire::PortSpace};
 use roced_types::{AccountId, address_of};
 use tracing::{info, warn};
 
-use crate::log_limiter::{LogLimiter, UserLogLimiter};
+use crate::log_limiter::{AccountLogLimiter, LogLimiter};
 
 /// Rates of the lines.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    of_users: UserLogLimiter,
+    of_accounts: AccountLogLimiter,
     of_strangers: LogLimiter,
 }
 
 impl RefusalLog {
-    /// Writes a line, unless there were many of that user.
+    /// Writes a line, unless there were many of that account.
     pub(super) fn note(&mut self, refused: &RefusedConnection, now: Instant) {
         let RefusedConnection { peer, service_id, account, cause } = refused;
         let admitted = match account {
-            Some(uid) => self.of_users.admit(*uid, now),
+            Some(account) => self.of_accounts.admit(*account, now),
             None => self.of_strangers.admit(now),
         };
         let Some(held_back) = admitted else { return };
@@ -32,18 +32,19 @@ impl RefusalLog {
             Some((PortSpace::Ipoib, port)) => ("ipoib", port.to_string()),
             None => ("other", format!("{:#x}", service_id.0)),
         };
+        let account = account.map(|account| account.0);
         if cause.is_limit() {
-            warn!(%peer, %local, space, port, uid = account, %cause, held_back, "connection refused");
+            warn!(%peer, %local, space, port, account, %cause, held_back, "connection refused");
         } else {
-            info!(%peer, %local, space, port, uid = account, %cause, held_back, "connection refused");
+            info!(%peer, %local, space, port, account, %cause, held_back, "connection refused");
         }
     }
 
     /// Writes a line about a program that has reached a limit of its user, unless there were many.
     pub(super) fn note_limit(&mut self, account: AccountId, limit: &str) {
-        if let Some(held_back) = self.of_users.admit(account.0, Instant::now()) {
+        if let Some(held_back) = self.of_accounts.admit(account, Instant::now()) {
             warn!(
-                uid = account.0,
+                account = account.0,
                 limit, held_back, "programs of a user have reached a limit of the connection manager"
             );
         }

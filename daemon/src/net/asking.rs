@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use roced_types::AccountId;
 use tracing::debug;
 
 use super::{
@@ -17,7 +18,7 @@ const STEP: usize = 256;
 
 impl Net {
     /// Questions that had to wait in line, by account.
-    pub const fn delayed_neighbors(&self) -> &BTreeMap<u32, u64> {
+    pub const fn delayed_neighbors(&self) -> &BTreeMap<AccountId, u64> {
         self.questions.delayed()
     }
 

@@ -132,7 +132,7 @@ pub(super) struct Questions {
     left_since: Option<Instant>,
     last_number: u64,
     /// How many had to wait, by account.
-    delayed: BTreeMap<u32, u64>,
+    delayed: BTreeMap<AccountId, u64>,
 }
 
 impl Questions {
@@ -256,7 +256,7 @@ impl Questions {
     /// A destination waits in the line of an asker.
     pub(super) fn wait(&mut self, asker: Asker, place: Place, follow: FollowId) {
         self.change(asker, |state| state.line.insert(place, follow));
-        if let Asker::Account(AccountId(account)) = asker {
+        if let Asker::Account(account) = asker {
             *self.delayed.entry(account).or_default() += 1;
             if self.delayed.len() > REMEMBERED {
                 self.delayed.pop_first();
@@ -295,7 +295,7 @@ impl Questions {
     }
 
     /// Questions that had to wait, by account.
-    pub(super) const fn delayed(&self) -> &BTreeMap<u32, u64> {
+    pub(super) const fn delayed(&self) -> &BTreeMap<AccountId, u64> {
         &self.delayed
     }
 
@@ -406,7 +406,10 @@ mod tests {
         })
         .collect();
         assert_eq!(order, [10, 20, 30, 11, 21, 12]);
-        assert_eq!(*questions.delayed(), [(1, 3), (2, 2), (3, 1)].into());
+        assert_eq!(
+            *questions.delayed(),
+            [(1, 3), (2, 2), (3, 1)].map(|(number, count)| (AccountId(number), count)).into()
+        );
     }
 
     #[test]

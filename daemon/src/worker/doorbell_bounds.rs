@@ -1,7 +1,7 @@
 //! Bounds on the doorbells that are taken in one poll iteration: for a session, for an account and
 //! for all, in words of 64 doorbells.
 //!
-//! A client may ring all 4,096 doorbells of its page in every iteration, and has as many pages as
+//! A client may ring all 4,096 doorbells of its block in every iteration, and has as many blocks as
 //! it has sessions. The rest stays rung until the next one, which begins with the first session
 //! that had to wait. Since an account has its own bound, other accounts do not wait for it.
 

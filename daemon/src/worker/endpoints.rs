@@ -48,7 +48,7 @@ impl Endpoints {
     }
 
     /// The endpoints of a device, by worker: the order of a completion queue's rings and a
-    /// session's doorbell page.
+    /// session's doorbell block.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.places.iter().copied().filter(move |place| place.device == device)
     }

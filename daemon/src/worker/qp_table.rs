@@ -1,7 +1,7 @@
 //! Queue pairs and sessions of clients in a worker: doorbells and rings with work.
 //!
 //! ```text
-//!   doorbell page of a session ──► doorbell number ──► entry of a queue pair ──► FairList
+//!   doorbell block of a session ──► doorbell number ──► entry of a queue pair ──► FairList
 //!       ──► its rings ──► Endpoint
 //! ```
 //!

@@ -70,7 +70,7 @@ impl Workers {
     }
 
     /// The endpoints of a device: which worker runs each. The order is that of completion queue
-    /// CQ rings and doorbell page.
+    /// CQ rings and doorbell block.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.endpoints.of_device(device)
     }

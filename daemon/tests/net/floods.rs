@@ -112,7 +112,7 @@ fn the_long_line_of_one_asker_delays_no_other() {
     let _in_line: Vec<FollowId> =
         absent(ASKED_MAX as u16 + 50).skip(ASKED_MAX).map(|address| net.follow("10.1.0.1", &address)).collect();
     assert_eq!(a.asked_neighbors(), ASKED_MAX);
-    assert_eq!(*net.net.delayed_neighbors(), [(1000, 50)].into());
+    assert_eq!(*net.net.delayed_neighbors(), [(AccountId(1000), 50)].into());
     let other = Asker::Account(AccountId(1001));
     let gid = net.gid(0, "10.1.0.1");
     // Alone: a further destination has the kernel send an event, at which those in line are asked.

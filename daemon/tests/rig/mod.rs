@@ -31,7 +31,7 @@ use roced::worker::{
 use roced_abi::{
     cqe::Cqe,
     doorbell::{MappedDoorbells, must_wake, ring_doorbell},
-    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_block_offset, session_bytes},
     ring::{Consumer, MappedRing, Producer, RingShape},
     wqe::{RecvWqe, SendWqe},
 };
@@ -275,8 +275,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
             let state = || self.board.worker(place.worker.0);
             let doorbell = |doorbell| Doorbell {
                 doorbell: doorbell as u32,
-                // SAFETY: the layout places the page inside the mapping, which is never unmapped.
-                page: unsafe { MappedDoorbells::new(doorbells.add(doorbell_page_offset(number as u32)), ()) },
+                // SAFETY: the layout places the block inside the mapping, which is never unmapped.
+                block: unsafe { MappedDoorbells::new(doorbells.add(doorbell_block_offset(number as u32)), ()) },
                 wake: wakes[number].try_clone().expect("an fd"),
                 state: state(),
             };
@@ -429,7 +429,7 @@ pub(crate) struct Client {
 /// How a queue's worker is told of work.
 struct Doorbell {
     doorbell: u32,
-    page: MappedDoorbells<()>,
+    block: MappedDoorbells<()>,
     wake: OwnedFd,
     state: roced_abi::doorbell::WorkerState<Arc<roced_memory::mapping::Mapping>>,
 }
@@ -530,7 +530,7 @@ impl ClientSrq {
 
 impl Doorbell {
     fn ring(&self) {
-        ring_doorbell(&self.page, self.doorbell);
+        ring_doorbell(&self.block, self.doorbell);
         if must_wake(self.state.asleep()) {
             nix::unistd::write(&self.wake, &1u64.to_ne_bytes()).expect("an eventfd");
         }

@@ -530,8 +530,8 @@ impl Control {
         let rules = how.access.into_iter().map(|rule| rule.limits).collect();
         let mut clients =
             Clients::new(listener, vec![setup], how.limits, rules, board, mads.filters()).expect("an epoll set");
-        if let Some((most, most_of_a_user)) = how.mappings {
-            clients = clients.with_mappings(most, most_of_a_user);
+        if let Some((most, most_of_an_account)) = how.mappings {
+            clients = clients.with_mappings(most, most_of_an_account);
         }
         loop {
             let mut fds =

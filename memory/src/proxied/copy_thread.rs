@@ -26,11 +26,11 @@ use nix::{
 
 use super::{ROOM, wait::FIRST_LOOK_AFTER};
 use crate::{
+    accounts::OF_A_THREAD,
     descriptor::Descriptor,
     sigbus,
     stall_budget::AbandonedThread,
     thread_start::{self, HelperThread},
-    users::OF_A_THREAD,
 };
 
 /// How long the copy thread looks for more to do before it sleeps; waking it costs up to 20 us.
@@ -156,7 +156,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
         // A reader that sees this knows the thread; only one writer sets it.
         let _ = shared.cores.set(cores);
     }
-    let (memory, user) = descriptor.into_any_file();
+    let (memory, account) = descriptor.into_any_file();
     let is_memory = check(&memory);
     shared.slot().outcome = is_memory.map(|()| 0);
     shared.stage.store(OURS, Ordering::Release);
@@ -175,7 +175,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
         }
     }
     // For any kind of file: closing it may take long.
-    let _closing = user.begin_closing(OF_A_THREAD);
+    let _closing = account.begin_closing(OF_A_THREAD);
     drop(memory);
 }
 

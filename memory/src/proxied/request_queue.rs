@@ -16,16 +16,16 @@ use super::{
     wait::{Scene, TooLong, wait},
 };
 use crate::{
+    accounts::ClientAccount,
     poll_id::PollId,
     stall_budget::{AbandonedThread, StallBudget},
-    users::UserAccount,
 };
 
 /// Requests of workers, one at a time.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     thread: Thread,
-    user: UserAccount,
+    account: ClientAccount,
     stall_budget: Arc<StallBudget>,
     /// Addresses of the bytes in the slot, to be written.
     staged: Range<u64>,
@@ -40,8 +40,8 @@ pub(super) struct RequestQueue {
 }
 
 impl RequestQueue {
-    pub(super) fn new(thread: Thread, user: UserAccount, stall_budget: Arc<StallBudget>, poll: PollId) -> Self {
-        Self { thread, user, stall_budget, staged: 0..0, ahead: (0..0, poll), next: 0, poll, moved: 0 }
+    pub(super) fn new(thread: Thread, account: ClientAccount, stall_budget: Arc<StallBudget>, poll: PollId) -> Self {
+        Self { thread, account, stall_budget, staged: 0..0, ahead: (0..0, poll), next: 0, poll, moved: 0 }
     }
     /// The next look of the control thread.
     pub(super) fn next_look(&self) -> PollId {
@@ -178,7 +178,7 @@ impl RequestQueue {
             }
             Err(TooLong(waited)) => {
                 self.stall_budget.spend(self.poll, waited);
-                shared.give_up(AbandonedThread::begin(&self.stall_budget, &self.user));
+                shared.give_up(AbandonedThread::begin(&self.stall_budget, &self.account));
                 Err(Errno::EAGAIN)
             }
         }

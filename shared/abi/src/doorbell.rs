@@ -1,7 +1,7 @@
 //! Doorbells: how a client tells a worker that a queue pair has new work, and how a sleeping worker
 //! is woken.
 //!
-//! Each session has one [`DoorbellPage`] for each worker in its session memfd, one bit for each
+//! Each session has one [`DoorbellBlock`] for each worker in its session memfd, one bit for each
 //! queue pair of that session on that worker, and a summary word with one bit for each 64 of them:
 //!
 //! ```text
@@ -23,14 +23,14 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Doorbells of one session on one worker.
 pub const DOORBELLS: u32 = 64 * 64;
 
-/// Bytes of a doorbell page.
-pub const DOORBELL_PAGE_BYTES: usize = 1024;
+/// Bytes of a doorbell block.
+pub const DOORBELL_BLOCK_BYTES: usize = 1024;
 
 /// Bytes of one worker's state in the state memfd.
 pub const WORKER_STATE_BYTES: usize = 64;
 
 /// Where one worker's doorbells of one session lie.
-pub trait DoorbellPage {
+pub trait DoorbellBlock {
     /// The summary word.
     fn summary(&self) -> &AtomicU64;
     /// Word `index` of 64.
@@ -41,14 +41,14 @@ pub trait DoorbellPage {
 ///
 /// # Panics
 /// When `doorbell` is not below [`DOORBELLS`].
-pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
-    assert!(doorbell < DOORBELLS, "a doorbell of the page");
+pub fn ring_doorbell(block: &impl DoorbellBlock, doorbell: u32) {
+    assert!(doorbell < DOORBELLS, "a doorbell of the block");
     let word = doorbell as usize / 64;
-    page.word(word).fetch_or(1 << (doorbell % 64), Ordering::Release);
-    page.summary().fetch_or(1 << word, Ordering::Release);
+    block.word(word).fetch_or(1 << (doorbell % 64), Ordering::Release);
+    block.summary().fetch_or(1 << word, Ordering::Release);
 }
 
-/// Words that the summary of a page named, and that the worker has not looked at yet. It lies in
+/// Words that the summary of a block named, and that the worker has not looked at yet. It lies in
 /// the worker's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedWords(u64);
@@ -57,23 +57,23 @@ pub struct NamedWords(u64);
 /// each that was rung; returns the number of words. The words that remain are `named`: they come
 /// before others in the next call. Costs one load when no doorbell was rung.
 pub fn drain_doorbells(
-    page: &impl DoorbellPage,
+    block: &impl DoorbellBlock,
     named: &mut NamedWords,
     words: u32,
     mut on_doorbell: impl FnMut(u32),
 ) -> u32 {
     if named.0 == 0 {
-        if page.summary().load(Ordering::Relaxed) == 0 || words == 0 {
+        if block.summary().load(Ordering::Relaxed) == 0 || words == 0 {
             return 0;
         }
-        named.0 = page.summary().swap(0, Ordering::Acquire);
+        named.0 = block.summary().swap(0, Ordering::Acquire);
     }
     let mut taken = 0;
     while named.0 != 0 && taken < words {
         let word = named.0.trailing_zeros();
         named.0 &= named.0 - 1;
         taken += 1;
-        let mut doorbells = page.word(word as usize).swap(0, Ordering::Acquire);
+        let mut doorbells = block.word(word as usize).swap(0, Ordering::Acquire);
         while doorbells != 0 {
             let bit = doorbells.trailing_zeros();
             doorbells &= doorbells - 1;
@@ -84,8 +84,8 @@ pub fn drain_doorbells(
 }
 
 /// True when a doorbell waits to be drained.
-pub fn any_doorbell(page: &impl DoorbellPage, named: NamedWords) -> bool {
-    named.0 != 0 || page.summary().load(Ordering::Relaxed) != 0
+pub fn any_doorbell(block: &impl DoorbellBlock, named: NamedWords) -> bool {
+    named.0 != 0 || block.summary().load(Ordering::Relaxed) != 0
 }
 
 /// Announces the sleep of a worker, which must look at every doorbell once more after this, and only
@@ -115,9 +115,9 @@ mod mapped {
 
     use core::ptr::NonNull;
 
-    use super::{AtomicU32, AtomicU64, DOORBELL_PAGE_BYTES, DoorbellPage, WORKER_STATE_BYTES};
+    use super::{AtomicU32, AtomicU64, DOORBELL_BLOCK_BYTES, DoorbellBlock, WORKER_STATE_BYTES};
 
-    /// A doorbell page inside a mapping. `K` keeps the mapping alive.
+    /// A doorbell block inside a mapping. `K` keeps the mapping alive.
     #[derive(Debug)]
     pub struct MappedDoorbells<K> {
         base: NonNull<u8>,
@@ -130,30 +130,30 @@ mod mapped {
     unsafe impl<K: Sync> Sync for MappedDoorbells<K> {}
 
     impl<K> MappedDoorbells<K> {
-        /// The doorbell page that begins at `base`.
+        /// The doorbell block that begins at `base`.
         ///
         /// # Safety
-        /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable
+        /// From `base`, 64-byte aligned, [`DOORBELL_BLOCK_BYTES`] bytes must stay mapped readable
         /// and writable for the lifetime of `keep`, and this process may access them only through
         /// atomics.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
-            assert!(base.as_ptr().addr().is_multiple_of(64), "a doorbell page begins on a cache line");
+            assert!(base.as_ptr().addr().is_multiple_of(64), "a doorbell block begins on a cache line");
             Self { base, _keep: keep }
         }
     }
 
-    impl<K> DoorbellPage for MappedDoorbells<K> {
+    impl<K> DoorbellBlock for MappedDoorbells<K> {
         fn summary(&self) -> &AtomicU64 {
-            // SAFETY: the page's first bytes, aligned (checked in `new`), mapped while `self` lives
+            // SAFETY: the block's first bytes, aligned (checked in `new`), mapped while `self` lives
             // (`new`'s contract).
             unsafe { self.base.cast().as_ref() }
         }
 
         fn word(&self, index: usize) -> &AtomicU64 {
-            const { assert!(64 + 64 * 8 <= DOORBELL_PAGE_BYTES) };
-            assert!(index < 64, "a word of the page");
+            const { assert!(64 + 64 * 8 <= DOORBELL_BLOCK_BYTES) };
+            assert!(index < 64, "a word of the block");
             // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <=
-            // DOORBELL_PAGE_BYTES; 8-byte aligned.
+            // DOORBELL_BLOCK_BYTES; 8-byte aligned.
             unsafe { self.base.add(64 + index * 8).cast().as_ref() }
         }
     }

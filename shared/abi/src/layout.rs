@@ -8,7 +8,7 @@ use roced_types::{INLINE_BYTES_MAX, QpSizes, SGE_MAX, Sge, WORKERS_MAX};
 use super::{
     COMPLETIONS_MAX,
     cqe::Cqe,
-    doorbell::{DOORBELL_PAGE_BYTES, WORKER_STATE_BYTES},
+    doorbell::{DOORBELL_BLOCK_BYTES, WORKER_STATE_BYTES},
     ring::RingShape,
     wqe::{RecvWqe, SendWqe},
 };
@@ -111,14 +111,14 @@ impl CqLayout {
     }
 }
 
-/// Where the doorbell page of the session's worker `index` begins in the session memfd.
-pub const fn doorbell_page_offset(index: u32) -> usize {
-    index as usize * DOORBELL_PAGE_BYTES
+/// Where the doorbell block of the session's worker `index` begins in the session memfd.
+pub const fn doorbell_block_offset(index: u32) -> usize {
+    index as usize * DOORBELL_BLOCK_BYTES
 }
 
 /// Bytes of the session memfd of a device with `workers` workers.
 pub const fn session_bytes(workers: u32) -> usize {
-    page_rounded(workers as usize * DOORBELL_PAGE_BYTES)
+    page_rounded(workers as usize * DOORBELL_BLOCK_BYTES)
 }
 
 /// Where worker `index`'s state begins in the state memfd (index as in `OpenDevice`'s reply: of the

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!            client maps                                   daemon maps
-//!   session memfd   doorbell pages, one per worker         (client writes, worker clears)
+//!   session memfd   doorbell blocks, one per worker         (client writes, worker clears)
 //!   state memfd     which worker sleeps, read-only here    (worker writes)
 //!   QP memfd        SQ ring, RQ ring                       (client produces)
 //!   CQ memfd        arm word, one ring per worker          (worker produces)

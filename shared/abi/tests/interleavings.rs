@@ -5,7 +5,7 @@
 use loom::{sync::Arc, thread};
 use roced_abi::{
     arm::{CompletionRequest, arm, fire},
-    doorbell::{DoorbellPage, NamedWords, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
+    doorbell::{DoorbellBlock, NamedWords, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
     ring::{Consumer, Producer, RingMemory, RingShape},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
@@ -71,7 +71,7 @@ fn a_ring_hands_over_whole_entries_in_order() {
     });
 }
 
-/// A doorbell page of which the first word is used.
+/// A doorbell block of which the first word is used.
 struct LoomDoorbells {
     summary: AtomicU64,
     words: Vec<AtomicU64>,
@@ -83,7 +83,7 @@ impl LoomDoorbells {
     }
 }
 
-impl DoorbellPage for LoomDoorbells {
+impl DoorbellBlock for LoomDoorbells {
     fn summary(&self) -> &AtomicU64 {
         &self.summary
     }

@@ -376,7 +376,7 @@ pub(crate) fn limits_of_the_config_and_refusals_are_told(_: &Settings) -> Result
     };
     start(&lab, Host::A, &["ucmatose", "-s", PEER_IPV4])?.end(LIMIT)?;
     says(Host::B, "INFO|connection refused|space=\"tcp\"|no program listens on the port")?;
-    says(Host::A, "INFO|connection refused|uid=0|the peer refused: no listener on the port (8)")?;
+    says(Host::A, "INFO|connection refused|account=0|the peer refused: no listener on the port (8)")?;
     let config = lab.config(Host::B);
     let before = fs::read_to_string(&config)?;
     fs::write(&config, format!("{before}\n[limits.cm]\nids_of_account = 1\n"))?;

@@ -23,12 +23,12 @@ use nix::{
     unistd::ftruncate,
 };
 use roced_memory::{
+    accounts::ClientAccounts,
     backing::Backing,
     client_memory::{ClientMemory, MemoryKind},
     descriptor::{self, Descriptor},
     first_touch,
     quota::Quota,
-    users::UserAccounts,
 };
 use roced_transport::io::AtomicOperation;
 use roced_types::AccountId;
@@ -41,9 +41,9 @@ const PAGES: usize = 3;
 /// Longest access: more than a page, so that one can begin on a page that is there and end on one
 /// that is not.
 const ACCESS_MAX: usize = PAGE + 100;
-const USERS: [AccountId; 2] = [AccountId(4_000_000_101), AccountId(4_000_000_102)];
+const ACCOUNTS: [AccountId; 2] = [AccountId(4_000_000_101), AccountId(4_000_000_102)];
 const MAPPINGS: u32 = 6;
-const MAPPINGS_OF_A_USER: u32 = 4;
+const MAPPINGS_OF_AN_ACCOUNT: u32 = 4;
 
 /// A file of a client.
 struct Shared {
@@ -62,14 +62,14 @@ struct Mapped {
     begin: usize,
     bytes: usize,
     writable: bool,
-    user: AccountId,
+    account: AccountId,
 }
 
 struct World {
     files: Vec<Shared>,
     mapped: Vec<Mapped>,
     quota: Quota,
-    users: UserAccounts,
+    accounts: ClientAccounts,
     theirs: OwnedFd,
     ours: OwnedFd,
 }
@@ -92,8 +92,8 @@ impl World {
         let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (theirs, ours) = pair.expect("a socket pair");
         let files = (0..2).map(|_| Shared::new(input.byte())).collect();
-        let quota = Quota::new(MAPPINGS, MAPPINGS_OF_A_USER);
-        Self { files, mapped: Vec::new(), quota, users: UserAccounts::default(), theirs, ours }
+        let quota = Quota::new(MAPPINGS, MAPPINGS_OF_AN_ACCOUNT);
+        Self { files, mapped: Vec::new(), quota, accounts: ClientAccounts::default(), theirs, ours }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -116,14 +116,14 @@ impl World {
     /// A descriptor comes by the socket, and a part of its file is mapped, if that may be.
     fn map(&mut self, input: &mut Input<'_>) {
         let at = usize::from(input.byte()) % self.files.len();
-        let (user, flags) = (input.of(&USERS), input.byte());
+        let (account, flags) = (input.of(&ACCOUNTS), input.byte());
         let (begin, pages) = (usize::from(flags & 3), usize::from(flags >> 2 & 3));
         let writable = flags & 0x10 != 0;
-        let descriptor = self.pass(at, user);
+        let descriptor = self.pass(at, account);
         let shared = descriptor.into_shared_file().expect("a memfd");
-        let taken = self.mapped.iter().filter(|mapped| mapped.user == user).count() as u32;
-        let has_room = taken < MAPPINGS_OF_A_USER && (self.mapped.len() as u32) < MAPPINGS;
-        let room = self.quota.take(user, 1);
+        let taken = self.mapped.iter().filter(|mapped| mapped.account == account).count() as u32;
+        let has_room = taken < MAPPINGS_OF_AN_ACCOUNT && (self.mapped.len() as u32) < MAPPINGS;
+        let room = self.quota.take(account, 1);
         assert_eq!(room.is_ok(), has_room, "the quota counts");
         let Ok(room) = room else { return };
         let (begin, bytes) = (begin * PAGE, pages * PAGE);
@@ -142,16 +142,17 @@ impl World {
         assert_eq!(made.as_ref().map(drop).map_err(|errno| *errno), expected);
         if let Ok(memory) = made {
             assert_eq!(memory.len(), bytes as u64);
-            self.mapped.push(Mapped { memory: memory.into(), file: at, begin, bytes, writable, user });
+            self.mapped.push(Mapped { memory: memory.into(), file: at, begin, bytes, writable, account });
         }
     }
 
-    fn pass(&self, at: usize, user: AccountId) -> Descriptor {
+    fn pass(&self, at: usize, account: AccountId) -> Descriptor {
         let raw = [self.files[at].file.as_raw_fd()];
         let rights = [ControlMessage::ScmRights(&raw)];
         sendmsg::<()>(self.theirs.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)
             .expect("room in the socket");
-        let incoming = descriptor::receive(&self.ours, &mut [0; 2], &self.users.account(user)).expect("a message");
+        let incoming =
+            descriptor::receive(&self.ours, &mut [0; 2], &self.accounts.account(account)).expect("a message");
         let mut incoming = incoming.expect("few are in closing");
         assert!(incoming.length == 1 && !incoming.exhausted);
         incoming.descriptors.pop().expect("the descriptor")
@@ -280,7 +281,10 @@ impl World {
     fn end(self) {
         let Self { mapped, quota, .. } = self;
         drop(mapped);
-        let all = [quota.take(USERS[0], MAPPINGS_OF_A_USER), quota.take(USERS[1], MAPPINGS - MAPPINGS_OF_A_USER)];
+        let all = [
+            quota.take(ACCOUNTS[0], MAPPINGS_OF_AN_ACCOUNT),
+            quota.take(ACCOUNTS[1], MAPPINGS - MAPPINGS_OF_AN_ACCOUNT),
+        ];
         assert!(all.iter().all(Result::is_ok), "the quota is free again: {all:?}");
     }
 }

@@ -207,7 +207,7 @@ impl RawSession {
         Ok(Self { client, opened, fds })
     }
 
-    /// Maps the doorbell pages.
+    /// Maps the doorbell blocks.
     pub(crate) fn doorbells(&self) -> Result<Arc<Shared>> {
         Shared::whole(&self.fds[0])
     }

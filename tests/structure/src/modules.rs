@@ -23,7 +23,7 @@ pub(crate) struct Closing {
 }
 
 /// Imports that close circles of modules: without them no crate has one.
-pub(crate) const CLOSING: [Closing; 12] = [
+pub(crate) const CLOSING: [Closing; 11] = [
     closing(
         "memory",
         "quota",
@@ -32,15 +32,9 @@ pub(crate) const CLOSING: [Closing; 12] = [
     ),
     closing(
         "memory",
-        "users",
-        "descriptor",
-        "descriptors are closed by threads of their user, which looks at them before",
-    ),
-    closing(
-        "memory",
-        "users",
+        "accounts",
         "stall_budget",
-        "a user has a budget, and a budget that is spent ends sessions of its user",
+        "an account has a budget, and a budget that is spent ends sessions of its account",
     ),
     closing(
         "client",

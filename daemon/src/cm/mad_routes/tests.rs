@@ -194,9 +194,9 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
     let mut remote = GID;
     remote[14] = 10;
     let peer = PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote };
-    for account in [1, 2, 1, 2] {
+    for account in [1, 2, 1, 2].map(AccountId) {
         assert!(!routes.is_reachable(peer, account, &mut environment));
-        assert_eq!((routes.has(peer, account), routes.has(peer, 3)), (true, false));
+        assert_eq!((routes.has(peer, account), routes.has(peer, AccountId(3))), (true, false));
     }
     routes.send(peer, [0; MAD_BYTES], (true, true), &devices, &mut environment);
     assert_eq!(routes.resolving.values().sum::<usize>(), 3, "it counts for each");
@@ -205,14 +205,14 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     // It stays while it waits for its turn, whether or not any program still waits for it.
     routes.drop_unused(Instant::now() + 10 * RESOLVING_KEPT, &mut environment);
-    assert!(routes.has(peer, 1));
+    assert!(routes.has(peer, AccountId(1)));
     let follow = routes.ways[&peer].follow;
     routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
     assert!(routes.resolving.is_empty());
     assert_eq!(network.followed, all[..1], "the others wait no more");
     let mut environment = Environment { workers: &mut workers, network: &mut network };
     routes.drop_unused(Instant::now() + 20 * RESOLVING_KEPT, &mut environment);
-    assert_eq!((routes.has(peer, 1), network.followed), (false, Vec::new()));
+    assert_eq!((routes.has(peer, AccountId(1)), network.followed), (false, Vec::new()));
 }
 
 /// Whichever of the two had the kernel asked first.
@@ -230,16 +230,19 @@ fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
     for host in [1, 2] {
         routes.send(peer(host), [0; MAD_BYTES], (true, false), &devices, &mut environment);
     }
-    assert!(!routes.is_reachable(peer(1), 1, &mut environment));
+    assert!(!routes.is_reachable(peer(1), AccountId(1), &mut environment));
     assert_eq!(routes.room_for(Asker::AnyHost), ASKED_MAX - 2);
     routes.drop_unused(Instant::now() + 2 * RESOLVING_KEPT, &mut environment);
     assert_eq!([1, 2].map(|host| routes.ways.contains_key(&peer(host))), [true, false]);
-    assert_eq!((routes.room_for(Asker::AnyHost), routes.room_to_ask(1)), (ASKED_MAX, ASKED_MAX - 1));
+    assert_eq!((routes.room_for(Asker::AnyHost), routes.room_to_ask(AccountId(1))), (ASKED_MAX, ASKED_MAX - 1));
 
-    assert!(!routes.is_reachable(peer(1), 2, &mut environment) && !routes.is_reachable(peer(3), 2, &mut environment));
+    assert!(
+        !routes.is_reachable(peer(1), AccountId(2), &mut environment)
+            && !routes.is_reachable(peer(3), AccountId(2), &mut environment)
+    );
     routes.forget_account(AccountId(1), &mut environment);
-    assert!(routes.has(peer(1), 2) && routes.has(peer(3), 2));
-    assert_eq!((routes.room_to_ask(1), routes.room_to_ask(2)), (ASKED_MAX, ASKED_MAX - 2));
+    assert!(routes.has(peer(1), AccountId(2)) && routes.has(peer(3), AccountId(2)));
+    assert_eq!((routes.room_to_ask(AccountId(1)), routes.room_to_ask(AccountId(2))), (ASKED_MAX, ASKED_MAX - 2));
     routes.forget_account(AccountId(2), &mut environment);
     assert_eq!(routes.ways.keys().collect::<Vec<_>>(), [&peer(1)], "a datagram waits for it");
     let follow = routes.ways[&peer(1)].follow;
@@ -259,10 +262,10 @@ fn a_user_joins_no_more_ways_than_it_may_have() {
         (remote[14], remote[15]) = (10, host);
         let peer = PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote };
         routes.send(peer, [0; MAD_BYTES], (true, true), &devices, &mut environment);
-        assert!(!routes.is_reachable(peer, 1, &mut environment));
+        assert!(!routes.is_reachable(peer, AccountId(1), &mut environment));
     }
     let of_user = Asker::Account(AccountId(1));
-    assert_eq!((routes.room_to_ask(1), routes.resolving[&of_user]), (0, ASKED_MAX));
+    assert_eq!((routes.room_to_ask(AccountId(1)), routes.resolving[&of_user]), (0, ASKED_MAX));
     assert_eq!(network.followed.iter().filter(|asker| **asker == of_user).count(), ASKED_MAX);
 }
 

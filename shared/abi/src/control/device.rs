@@ -33,7 +33,7 @@ bodies! {
     }
     /// Description of an opened device.
     OpenDeviceReply {
-        /// Workers that serve it: CQ rings of a CQ, doorbell page of the session, wake eventfds
+        /// Workers that serve it: CQ rings of a CQ, doorbell block of the session, wake eventfds
         /// beside this reply.
         workers: u32,
         /// Workers of the whole daemon: size of the state memfd.

@@ -36,7 +36,7 @@ bodies! {
         qpn: u32,
         /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
         worker: u32,
-        /// Its doorbell in that worker's page.
+        /// Its doorbell in that worker's block.
         doorbell: u32,
         /// Sizes it got, as [`QpSizes`].
         send_wrs: u32,

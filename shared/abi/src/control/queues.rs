@@ -45,7 +45,7 @@ bodies! {
         srqn: u32,
         /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
         worker: u32,
-        /// Its doorbell in that worker's page.
+        /// Its doorbell in that worker's block.
         doorbell: u32,
         /// Work requests that it got.
         wrs: u32,

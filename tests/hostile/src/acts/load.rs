@@ -12,7 +12,7 @@ use roced_abi::{
         AllocPd, CreateQp, CreateSrq, CreateSrqRequest, DestroyQp, DestroySrq, Handle, ModifySrq, ModifySrqRequest,
         Nothing,
     },
-    doorbell::DOORBELL_PAGE_BYTES,
+    doorbell::DOORBELL_BLOCK_BYTES,
 };
 use roced_types::SGE_MAX;
 
@@ -48,21 +48,21 @@ pub(super) fn shared_ring(arguments: &ActArguments) -> Result<()> {
 
 /// Rings every doorbell of `count` sessions in every turn.
 pub(super) fn doorbells(arguments: &ActArguments) -> Result<()> {
-    let (mut sessions, mut pages): (Vec<RawSession>, Vec<Arc<Shared>>) = Default::default();
+    let (mut sessions, mut blocks): (Vec<RawSession>, Vec<Arc<Shared>>) = Default::default();
     for _ in 0..arguments.count {
         let Ok(session) = RawSession::open(&arguments.socket) else { break };
-        pages.push(session.doorbells()?);
+        blocks.push(session.doorbells()?);
         sessions.push(session);
     }
     say(&format!("ready {}", sessions.len()))?;
     loop {
-        for page in &pages {
+        for block in &blocks {
             // Words first, their summary last.
             for word in (0..64).map(|word| 8 + word).chain([0]) {
-                page.word(word).store(u64::MAX, Ordering::Release);
+                block.word(word).store(u64::MAX, Ordering::Release);
             }
         }
-        const { assert!(DOORBELL_PAGE_BYTES >= 64 + 64 * 8) };
+        const { assert!(DOORBELL_BLOCK_BYTES >= 64 + 64 * 8) };
         sessions[0].wake();
         // A millisecond of this program costs its own share only.
         thread::sleep(Duration::from_micros(200));

@@ -139,13 +139,13 @@ impl SelfWriter {
         let pushed = self.sends.push(&words).map_err(|_| anyhow::anyhow!("the ring is corrupt"))?;
         ensure!(pushed, "the ring is full");
         self.sends.publish();
-        ring_doorbell(&self.page(), self.doorbell);
+        ring_doorbell(&self.block(), self.doorbell);
         self.session.wake();
         self.completion()
     }
 
-    fn page(&self) -> impl roced_abi::doorbell::DoorbellPage + use<> {
-        Page(Arc::clone(&self.doorbells))
+    fn block(&self) -> impl roced_abi::doorbell::DoorbellBlock + use<> {
+        RawBlock(Arc::clone(&self.doorbells))
     }
 
     fn completion(&mut self) -> Result<()> {
@@ -178,9 +178,9 @@ impl SelfWriter {
     }
 }
 
-struct Page(Arc<Shared>);
+struct RawBlock(Arc<Shared>);
 
-impl roced_abi::doorbell::DoorbellPage for Page {
+impl roced_abi::doorbell::DoorbellBlock for RawBlock {
     fn summary(&self) -> &std::sync::atomic::AtomicU64 {
         self.0.word(0)
     }

@@ -17,7 +17,7 @@ use roced_transport::{
         path::{Path, PathSpec},
     },
 };
-use roced_types::{Cqn, EndpointId};
+use roced_types::{AccountId, Cqn, EndpointId};
 
 use super::{
     mad,
@@ -116,8 +116,8 @@ impl Machine {
 pub(crate) const OWNERS: u32 = 64;
 
 /// The user of a program.
-pub(crate) const fn account_of(owner: OwnerId) -> u32 {
-    1 + owner.0 % 2
+pub(crate) const fn account_of(owner: OwnerId) -> AccountId {
+    AccountId(1 + owner.0 % 2)
 }
 
 const fn nanos(now: Duration) -> Nanos {

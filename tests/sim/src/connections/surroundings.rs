@@ -11,7 +11,7 @@ use roced_cm::{
     identifiers::{CmErrno, DeviceAddress, Host, IdKey},
     wire::CaGuid,
 };
-use roced_types::{DeviceId, address_of};
+use roced_types::{AccountId, DeviceId, address_of};
 
 /// The only device of a host.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);
@@ -31,7 +31,7 @@ pub(crate) struct Surroundings {
     pub(crate) untaken: BTreeMap<IdKey, u32>,
     pub(crate) ephemeral: RangeInclusive<u16>,
     /// Of the program that calls.
-    pub(crate) account: u32,
+    pub(crate) account: AccountId,
 }
 
 /// An address of a host.
@@ -62,7 +62,7 @@ impl Surroundings {
             known: BTreeSet::new(),
             untaken: BTreeMap::new(),
             ephemeral,
-            account: 0,
+            account: AccountId(0),
         }
     }
 
@@ -128,7 +128,7 @@ impl Host for Surroundings {
         false
     }
 
-    fn account(&self) -> u32 {
+    fn account(&self) -> AccountId {
         self.account
     }
 

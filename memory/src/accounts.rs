@@ -1,9 +1,9 @@
-//! Accounts of users: threads, descriptors that are being closed, stall budgets.
+//! Accounts of clients: threads, descriptors that are being closed, stall budgets.
 
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,43 +13,43 @@ use roced_types::AccountId;
 
 use super::{
     chores::Chores,
-    descriptor,
     held_charge::HeldCharge,
+    spare_numbers::usual_limit,
     stall_budget::StallBudget,
     thread_start::MissingThreads,
-    unread::{EndedSocket, UnreadDescriptors, unread_cost},
+    unread::{EndedSocket, UnreadDescriptors},
     waking::Waking,
 };
 
 /// Descriptors of a user that wait to be closed; beyond that no more are taken from it until some
 /// are closed. A message brings 253 at most, so there are some more.
-const CLOSING_PER_USER: u32 = 64;
+const CLOSING_PER_ACCOUNT: u32 = 64;
 
 /// The same of all users together: a bound on descriptors. A user that has none may pass some.
 const CLOSING_OF_ALL: u32 = 4096;
 
 /// Descriptors of ours that were a user's and wait for its threads, while these do not come back;
 /// beyond that the user is served no more. A session that ends leaves thousands for a moment.
-const UNCLOSED_PER_USER: u32 = 256;
+const UNCLOSED_PER_ACCOUNT: u32 = 256;
 
 /// A thread that does not come back counts as so many descriptors: a user has 4 of them at most.
-pub(crate) const OF_A_THREAD: u32 = CLOSING_PER_USER / 4;
+pub(crate) const OF_A_THREAD: u32 = CLOSING_PER_ACCOUNT / 4;
 
-/// Accounts of all users of a daemon. Clones are the same.
+/// Accounts of all clients of a daemon. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct UserAccounts(Arc<Accounts>);
+pub struct ClientAccounts(Arc<AccountsState>);
 
 #[derive(Debug, Default)]
-struct Accounts {
-    /// Descriptors that are being closed, by user.
+struct AccountsState {
+    /// Descriptors that are being closed, by account.
     closing: Mutex<BTreeMap<AccountId, u32>>,
-    /// Descriptors of ours that wait to be closed, by user.
+    /// Descriptors of ours that wait to be closed, by account.
     unclosed: Mutex<BTreeMap<AccountId, u32>>,
-    /// By user. Unused ones with their whole budget are forgotten.
+    /// By account. Unused ones with their whole budget are forgotten.
     budgets: Mutex<BTreeMap<AccountId, Arc<StallBudget>>>,
-    /// By user. Those without a thread, an account in use and anything to do are forgotten.
+    /// By account. Those without a thread, an account in use and anything to do are forgotten.
     chores: Mutex<BTreeMap<AccountId, Arc<Chores>>>,
-    /// By user. Unused ones without a penalty are forgotten.
+    /// By account. Unused ones without a penalty are forgotten.
     wakings: Mutex<BTreeMap<AccountId, Arc<Waking>>>,
     /// In replies that were not received.
     unread: UnreadDescriptors,
@@ -57,9 +57,9 @@ struct Accounts {
     missing: Arc<MissingThreads>,
 }
 
-impl UserAccounts {
+impl ClientAccounts {
     /// The account with this number.
-    pub fn account(&self, account: AccountId) -> UserAccount {
+    pub fn account(&self, account: AccountId) -> ClientAccount {
         let mut all = self.0.chores.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&account).map(Arc::clone);
         let chores = known.unwrap_or_else(|| {
@@ -67,7 +67,7 @@ impl UserAccounts {
             Arc::clone(all.entry(account).or_insert_with(|| Arc::new(Chores::new(&self.0.missing))))
         });
         drop(all);
-        UserAccount { id: account, users: self.clone(), chores, waking: self.waking(account) }
+        ClientAccount { id: account, accounts: self.clone(), chores, waking: self.waking(account) }
     }
 
     fn waking(&self, account: AccountId) -> Arc<Waking> {
@@ -105,7 +105,7 @@ impl UserAccounts {
         chores.values().for_each(Chores::begin_missing);
     }
 
-    /// Messages that had the kernel wake very many waiters, by user, of those that have had some
+    /// Messages that had the kernel wake very many waiters, by account, of those that have had some
     /// lately.
     pub fn slow_wakes(&self) -> BTreeMap<AccountId, u64> {
         let all = self.0.wakings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,14 +123,14 @@ impl UserAccounts {
 
 /// An account, with the threads of its user.
 #[derive(Clone, Debug)]
-pub struct UserAccount {
+pub struct ClientAccount {
     id: AccountId,
-    users: UserAccounts,
+    accounts: ClientAccounts,
     chores: Arc<Chores>,
     waking: Arc<Waking>,
 }
 
-impl UserAccount {
+impl ClientAccount {
     /// Its number.
     pub const fn id(&self) -> AccountId {
         self.id
@@ -158,56 +158,55 @@ impl UserAccount {
 
     /// True if descriptors may be taken from this user now.
     pub(crate) fn may_pass_descriptors(&self) -> bool {
-        let closing = self.users.closing();
-        let of_user = closing.get(&self.id).copied().unwrap_or(0);
-        of_user == 0 || of_user < CLOSING_PER_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
+        let closing = self.accounts.closing();
+        let of_account = closing.get(&self.id).copied().unwrap_or(0);
+        of_account == 0 || of_account < CLOSING_PER_ACCOUNT && closing.values().sum::<u32>() < CLOSING_OF_ALL
     }
 
     /// Descriptors of this user that are being closed.
     pub fn closing(&self) -> u32 {
-        self.users.closing().get(&self.id).copied().unwrap_or(0)
+        self.accounts.closing().get(&self.id).copied().unwrap_or(0)
     }
 
     /// Counts that many descriptors of this user as being closed, for as long as the returned value
     /// lives.
     pub(crate) fn begin_closing(&self, count: u32) -> Closing {
-        *self.users.closing().entry(self.id).or_default() += count;
-        Closing { user: self.clone(), count }
+        *self.accounts.closing().entry(self.id).or_default() += count;
+        Closing { account: self.clone(), count }
     }
 
     /// Closing its descriptors occupies all of its threads, or the kernel gives it none, and very
     /// many others wait for them: each is one less for all users. Nothing of it is to be served
     /// until they come back.
     pub fn is_stuck(&self) -> bool {
-        let unclosed = self.users.unclosed().get(&self.id).copied().unwrap_or(0);
-        unclosed >= UNCLOSED_PER_USER
-            && (self.chores.are_stuck() || u64::from(unclosed) >= descriptor::usual_limit() / 4)
+        let unclosed = self.accounts.unclosed().get(&self.id).copied().unwrap_or(0);
+        unclosed >= UNCLOSED_PER_ACCOUNT && (self.chores.are_stuck() || u64::from(unclosed) >= usual_limit() / 4)
     }
 
     /// Counts so many descriptors as sent to programs of the user and not received. False if that
     /// is more than its share.
     pub(crate) fn charge_unread(&self, count: u32) -> bool {
-        self.users.0.unread.charge(descriptor::usual_limit() / 2, self.id, count)
+        self.accounts.0.unread.charge(usual_limit() / 2, self.id, count)
     }
 
     /// So many of them were received, or were not sent.
     pub(crate) fn release_unread(&self, count: u32) {
-        self.users.0.unread.release(self.id, count);
+        self.accounts.0.unread.release(self.id, count);
     }
 
     /// Descriptors that were sent to programs of the user, and that they have not received.
     pub fn unread(&self) -> u32 {
-        self.users.0.unread.count(self.id)
+        self.accounts.0.unread.count(self.id)
     }
 
     /// Ends a socket with `count` descriptors at its other end, which count until they are received
     /// or that end is closed; `charge` lasts as long.
     pub(crate) fn end_unread(&self, fd: OwnedFd, count: u32, charge: Option<HeldCharge>) {
-        let users = self.users.clone();
+        let accounts = self.accounts.clone();
         self.later_with(fd, move |account, fd| {
             // The other end is told, which may wake very many waiters.
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-            users.0.unread.keep(EndedSocket::new(account, fd, count, charge));
+            accounts.0.unread.keep(EndedSocket::new(account, fd, count, charge));
         });
     }
 
@@ -215,34 +214,34 @@ impl UserAccount {
     /// many sockets as they may.
     pub fn leaves_much_unread(&self) -> bool {
         self.close_ended();
-        self.users.0.unread.has_many_ended(self.id)
+        self.accounts.0.unread.has_many_ended(self.id)
     }
 
     /// Closes some sockets of ended sessions, of this user and of others, with nothing left at the
     /// other end.
     pub(crate) fn close_ended(&self) {
-        for EndedSocket { account, fd, charge, .. } in self.users.0.unread.take_empty(self.id) {
-            self.users.account(account).close_later(fd, move |_| drop(charge));
+        for EndedSocket { account, fd, charge, .. } in self.accounts.0.unread.take_empty(self.id) {
+            self.accounts.account(account).close_later(fd, move |_| drop(charge));
         }
     }
 
     /// Has a thread of the user do something with a descriptor of ours and close it.
-    fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
+    pub(crate) fn close_later(&self, fd: OwnedFd, before: impl FnOnce(&OwnedFd) + Send + 'static) {
         self.later_with(fd, |_, fd| before(&fd));
     }
 
     /// Has a thread of the user do something with a descriptor of ours, which counts until it is
     /// done.
     fn later_with(&self, fd: OwnedFd, act: impl FnOnce(AccountId, OwnedFd) + Send + 'static) {
-        *self.users.unclosed().entry(self.id).or_default() += 1;
-        let user = self.clone();
+        *self.accounts.unclosed().entry(self.id).or_default() += 1;
+        let account = self.clone();
         self.later(move || {
-            act(user.id, fd);
-            let mut unclosed = user.users.unclosed();
-            let count = unclosed.get_mut(&user.id).expect("counted before");
+            act(account.id, fd);
+            let mut unclosed = account.accounts.unclosed();
+            let count = unclosed.get_mut(&account.id).expect("counted before");
             *count -= 1;
             if *count == 0 {
-                unclosed.remove(&user.id);
+                unclosed.remove(&account.id);
             }
         });
     }
@@ -257,12 +256,12 @@ impl UserAccount {
     /// How long nothing more is mapped for this user, because its memory has stalled workers.
     pub fn stall_debt(&self) -> Option<Duration> {
         let now = Instant::now();
-        let budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let budgets = self.accounts.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         budgets.get(&self.id).map(|budget| budget.until_paid(now)).filter(|time| !time.is_zero())
     }
 
     fn budget(&self, now: Instant) -> Arc<StallBudget> {
-        let mut budgets = self.users.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budgets = self.accounts.0.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         budgets.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_whole(now));
         Arc::clone(budgets.entry(self.id).or_insert_with(|| Arc::new(StallBudget::new(now))))
     }
@@ -278,82 +277,17 @@ impl UserAccount {
 /// Descriptors that are being closed.
 #[derive(Debug)]
 pub(crate) struct Closing {
-    user: UserAccount,
+    account: ClientAccount,
     count: u32,
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let mut closing = self.user.users.closing();
-        let count = closing.get_mut(&self.user.id).expect("counted when it began");
+        let mut closing = self.account.accounts.closing();
+        let count = closing.get_mut(&self.account.id).expect("counted when it began");
         *count -= self.count;
         if *count == 0 {
-            closing.remove(&self.user.id);
-        }
-    }
-}
-
-/// A descriptor of ours whose other side a client has: a socket, an eventfd. A thread of the user's
-/// closes it, because the client may have made that long: by descriptors that it left in the
-/// socket, by very many waiters on either.
-#[derive(Debug)]
-pub struct SharedFd {
-    /// Gone when it is being closed.
-    fd: Option<OwnedFd>,
-    user: Option<UserAccount>,
-}
-
-impl SharedFd {
-    /// One of the user, or of the daemon alone, which is closed at once.
-    pub fn new(fd: OwnedFd, user: Option<UserAccount>) -> Self {
-        Self { fd: Some(fd), user }
-    }
-
-    /// Closes a socket that has ended, once the other end has received all that is left in it.
-    pub(crate) fn end_unread(&mut self) {
-        if let Some(user) = &self.user
-            && let Some(fd) = self.fd.take_if(|fd| unread_cost(fd).is_some_and(|cost| cost > 0))
-        {
-            user.close_ended();
-            user.end_unread(fd, 0, None);
-        }
-    }
-
-    /// The descriptor, to be closed otherwise.
-    pub(crate) const fn take(&mut self) -> Option<OwnedFd> {
-        self.fd.take()
-    }
-
-    /// Has a thread of the user do something with it that its programs can make long, and close it.
-    pub(crate) fn close_after(mut self, before: impl FnOnce(&OwnedFd) + Send + 'static) {
-        match (self.fd.take(), &self.user) {
-            (Some(fd), Some(user)) => user.close_later(fd, before),
-            (Some(fd), None) => before(&fd),
-            (None, _) => {}
-        }
-    }
-
-    /// Closes a connected socket of a user that is stuck: here and now if it has brought no
-    /// descriptors, so that it does not wait for threads that do not come back. How many it may
-    /// bring, in sockets that it has connected, is limited by the kernel.
-    pub(crate) fn turn_away(&mut self) {
-        // Nothing more can be sent to it.
-        let fd =
-            self.fd.take_if(|fd| shutdown(fd.as_raw_fd(), Shutdown::Read).is_ok() && descriptor::has_only_bytes(fd));
-        drop(fd);
-    }
-}
-
-impl AsFd for SharedFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("it is there until it is dropped").as_fd()
-    }
-}
-
-impl Drop for SharedFd {
-    fn drop(&mut self) {
-        if let (Some(fd), Some(user)) = (self.fd.take(), &self.user) {
-            user.close_later(fd, |_| {});
+            closing.remove(&self.account.id);
         }
     }
 }
@@ -367,49 +301,50 @@ mod tests {
 
     #[test]
     fn a_user_without_threads_is_stuck_with_very_many_descriptors_and_loses_no_work() {
-        const NAME: &str = "users::tests::a_user_without_threads_is_stuck_with_very_many_descriptors_and_loses_no_work";
+        const NAME: &str =
+            "accounts::tests::a_user_without_threads_is_stuck_with_very_many_descriptors_and_loses_no_work";
         if !refused::is_alone(NAME) {
             return;
         }
-        let users = UserAccounts::default();
+        let accounts = ClientAccounts::default();
         let no_threads = NoThreads::begin();
-        let this = users.account(AccountId(1));
+        let this = accounts.account(AccountId(1));
         this.begin_thread();
-        assert!(users.are_threads_missing(), "before there is anything to do");
-        for _ in 0..UNCLOSED_PER_USER {
-            drop(SharedFd::new(File::open("/dev/null").expect("room").into(), Some(this.clone())));
+        assert!(accounts.are_threads_missing(), "before there is anything to do");
+        for _ in 0..UNCLOSED_PER_ACCOUNT {
+            this.close_later(File::open("/dev/null").expect("room").into(), |_| {});
         }
         assert!(!this.is_stuck(), "it may be for a moment");
         thread::sleep(Duration::from_secs(6));
-        assert!(this.is_stuck() && !users.account(AccountId(2)).is_stuck());
+        assert!(this.is_stuck() && !accounts.account(AccountId(2)).is_stuck());
         drop(this);
 
         // Nothing but the chore itself is of that user.
         let (done, is_done) = mpsc::channel();
-        users.account(AccountId(3)).later(move || done.send(thread::current().id()).expect("it is waited for"));
-        drop(users.account(AccountId(4)));
+        accounts.account(AccountId(3)).later(move || done.send(thread::current().id()).expect("it is waited for"));
+        drop(accounts.account(AccountId(4)));
         drop(no_threads);
-        users.begin_missing_threads();
-        assert!(!users.are_threads_missing());
+        accounts.begin_missing_threads();
+        assert!(!accounts.are_threads_missing());
         let by = is_done.recv_timeout(Duration::from_secs(20)).expect("it is done");
         assert_ne!(by, thread::current().id());
         let begin = Instant::now();
-        while users.account(AccountId(1)).chores() > 0 {
+        while accounts.account(AccountId(1)).chores() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
             thread::yield_now();
         }
-        assert!(!users.account(AccountId(1)).is_stuck());
+        assert!(!accounts.account(AccountId(1)).is_stuck());
     }
 
     #[test]
     fn a_user_at_the_limit_of_closing_descriptors_may_pass_no_more() {
-        let users = UserAccounts::default();
-        let (this, other) = (users.account(AccountId(1)), users.account(AccountId(2)));
-        let mut closing: Vec<_> = (0..CLOSING_PER_USER).map(|_| this.begin_closing(1)).collect();
+        let accounts = ClientAccounts::default();
+        let (this, other) = (accounts.account(AccountId(1)), accounts.account(AccountId(2)));
+        let mut closing: Vec<_> = (0..CLOSING_PER_ACCOUNT).map(|_| this.begin_closing(1)).collect();
         assert!(!this.may_pass_descriptors() && other.may_pass_descriptors());
         closing.pop();
         assert!(this.may_pass_descriptors());
-        closing.extend((0..CLOSING_OF_ALL).map(|number| users.account(AccountId(10 + number)).begin_closing(1)));
+        closing.extend((0..CLOSING_OF_ALL).map(|number| accounts.account(AccountId(10 + number)).begin_closing(1)));
         assert!(other.may_pass_descriptors(), "it has none");
         closing.push(other.begin_closing(1));
         assert!(!other.may_pass_descriptors(), "the limit of all users together");
