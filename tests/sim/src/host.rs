@@ -53,7 +53,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         recovery,
         partitions: Partitions::default(),
     });
-    // By a number that nothing else is drawn from, so that seeds stay what they were.
+    // By a number that nothing else is drawn from, so that no draw of a seed changes.
     let reacts = (host + slots).is_multiple_of(2);
     endpoint.set_congestion_control(if reacts { CongestionControl::Window } else { CongestionControl::Off });
     let sink_bytes = sink_bytes(slots) as u64;

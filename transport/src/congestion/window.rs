@@ -201,7 +201,7 @@ impl CongestionWindow {
             self.share = ALL;
         }
         let share = u64::from(self.share) + 1;
-        self.cut(frontier, |size| size - (u64::from(size) * share >> 17) as u32);
+        self.cut(frontier, |size| size - ((u64::from(size) * share) >> 17) as u32);
         self.flags |= MARKED;
     }
 
@@ -298,7 +298,7 @@ mod tests {
             self.window.packets()
         }
 
-        /// Sends a window; `events` says what happens in the round; then all is acknowledged.
+        /// Sends a window; `events` are those of the round; all is acknowledged after them.
         fn round(&mut self, events: impl FnOnce(&mut CongestionWindow, Psn)) {
             self.frontier = self.oldest.plus(self.window.limit(MOST));
             self.window.on_full();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_was_not_used_begins_small_and_grows_fast_up_to_what_it_was() {
+    fn a_window_that_was_not_used_begins_small_and_grows_fast_to_its_old_size() {
         let mut sender = Sender::new();
         for _ in 0..3 {
             sender.round(|_, _| {});

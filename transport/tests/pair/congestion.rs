@@ -90,7 +90,8 @@ fn notifications_of_one_round_halve_the_window_once() {
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
 }
 
-/// All data is marked, and each eighth packet causes a notification. The window is often smaller than the interval in which a large one asks for ACKs: no probe has to ask.
+/// All data is marked, and each eighth packet causes a notification. The window is often
+/// smaller than the interval in which a large one asks for ACKs: no probe has to ask.
 #[test]
 fn a_small_window_goes_on_without_probes() {
     let mut pair = reacting();
