@@ -30,7 +30,7 @@
 //!     Accept, CmConfig, CmEvent, CmState, Connect, ConnectionManager, PeerAddress,
 //!     wire::{CaGuid, ConnectionPath, PortSpace, ServiceId, TransportService},
 //! };
-//! use roced_types::{DeviceId, Qpn};
+//! use roced_types::{AccountId, DeviceId, Qpn};
 //!
 //! const NOW: Duration = Duration::ZERO;
 //! let service_id = ServiceId::of(PortSpace::Tcp, 7174);
@@ -55,7 +55,7 @@
 //! let id = active.connect(
 //!     &Connect {
 //!         peer: to_passive,
-//!         account: 1000,
+//!         account: AccountId(1000),
 //!         service_id,
 //!         service: TransportService::Rc,
 //!         qpn: Qpn::from_wire(0x111),

@@ -65,6 +65,10 @@ const IDLE: u16 = 10;
 /// A round trip before one was measured.
 const ROUND_TRIP_UNKNOWN: Nanos = Nanos::from_micros(100);
 
+/// Longest gap between packets: losses are repaired within it, and the other direction waits for it
+/// as well.
+const GAP_MAX: Nanos = Nanos::from_millis(10);
+
 /// In the round so far there was a mark.
 const MARKED: u8 = 1;
 /// The window was made smaller in this round.
@@ -158,11 +162,19 @@ impl CongestionWindow {
         self.flags &= !TIMEOUTS;
         let is_quiet = self.share == 0 && self.losses == 0 && self.flags & (MARKED | CUT) == 0;
         if is_quiet && self.size / ONE >= most {
+            // Nothing ends rounds for a while, and a PSN is ahead of another for 2^23 packets only.
+            self.round_end = frontier;
             return;
         }
         if self.flags & (MARKED | CUT) == 0 && self.flags & (FULL | WAS_FULL) != 0 {
             self.grow(packets, most);
         }
+        self.follow_round(oldest, frontier);
+    }
+
+    /// Ends the round when the oldest packet without an acknowledgment, of either direction, is not
+    /// in it; the next new one is `frontier`.
+    pub(crate) fn follow_round(&mut self, oldest: Psn, frontier: Psn) {
         if oldest.distance_from(self.round_end) >= 0 {
             self.end_round(frontier);
         }
@@ -175,6 +187,8 @@ impl CongestionWindow {
         } else {
             packets * u64::from(ONE) / u64::from(self.size.max(ONE))
         };
+        // Less than one packet doubles at most.
+        let more = if self.size < ONE { more.min(self.size.into()) } else { more };
         let cap = u64::from(most) * u64::from(ONE);
         self.size = (u64::from(self.size) + more).min(cap).min(u64::from(u32::MAX)) as u32;
     }
@@ -208,21 +222,22 @@ impl CongestionWindow {
     /// One packet was lost, and is sent again alone.
     pub(crate) fn on_loss(&mut self, frontier: Psn) {
         self.losses = self.losses.saturating_add(1);
-        if u32::from(self.losses) * PACKETS_PER_LOSS > self.size / ONE {
+        if self.losses == u8::MAX || u32::from(self.losses) * PACKETS_PER_LOSS > self.size / ONE {
             self.on_losses(frontier);
         }
     }
 
-    /// Packets were lost, it is not known how many, and all from the first one on are sent again.
-    pub(crate) fn on_losses(&mut self, frontier: Psn) {
+    /// Packets were lost, it is not known how many, and all from the first one on are sent again:
+    /// the round ends with that one's acknowledgment, at `round_end`.
+    pub(crate) fn on_losses(&mut self, round_end: Psn) {
         if !self.is_off() {
-            self.cut(frontier, |size| size / 2);
+            self.cut(round_end, |size| size / 2);
         }
     }
 
     /// No answer came in the time of the ACK timer. The first time is like a loss; after
     /// [`TIMEOUTS_MAX`] the window is the smallest.
-    pub(crate) fn on_ack_timeout(&mut self, frontier: Psn) {
+    pub(crate) fn on_ack_timeout(&mut self, round_end: Psn) {
         if self.is_off() {
             return;
         }
@@ -233,17 +248,17 @@ impl CongestionWindow {
         if is_dead {
             self.flags &= !CUT;
         }
-        self.cut(frontier, |size| if is_dead { MIN } else { size / 2 });
+        self.cut(round_end, |size| if is_dead { MIN } else { size / 2 });
     }
 
-    /// Makes the window smaller, once in a round; the next round begins.
-    fn cut(&mut self, frontier: Psn, to: impl FnOnce(u32) -> u32) {
+    /// Makes the window smaller, once in a round; the next round begins, and lasts to `round_end`.
+    fn cut(&mut self, round_end: Psn, to: impl FnOnce(u32) -> u32) {
         if self.flags & CUT != 0 {
             return;
         }
         self.size = to(self.size).max(MIN);
         self.threshold = whole(self.size).max(2);
-        self.round_end = frontier;
+        self.round_end = round_end;
         self.flags |= CUT;
     }
 
@@ -256,7 +271,7 @@ impl CongestionWindow {
         self.on_full();
         let round_trip = if round_trip == Nanos(0) { ROUND_TRIP_UNKNOWN } else { round_trip };
         let parts = u64::from(packets) * u64::from(ONE);
-        Some(Nanos(round_trip.0.saturating_mul(parts) / u64::from(self.size)))
+        Some(Nanos(round_trip.0.saturating_mul(parts) / u64::from(self.size)).min(GAP_MAX))
     }
 }
 

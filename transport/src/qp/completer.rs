@@ -193,6 +193,11 @@ impl Completer {
         }
     }
 
+    /// No answer was requested for any packet in flight.
+    pub(crate) const fn expects_nothing(&self) -> bool {
+        self.asked.distance_from(self.unacknowledged) < 0
+    }
+
     /// Knowledge about the source port of the answers.
     pub(super) const fn source(&self) -> &SourcePort {
         &self.source
@@ -282,7 +287,7 @@ impl Completer {
             return;
         }
         cx.base.counters.count(QpCount::AckTimeout);
-        requester.on_ack_timeout(self.awaits_response(cx.send_queue));
+        requester.on_ack_timeout(self.awaits_response(cx.send_queue), self.unacknowledged);
         self.gap_asked = None;
         self.retry(requester, cx);
     }
@@ -377,7 +382,7 @@ impl Completer {
         let Some(entry) = cx.send_queue.oldest().filter(answers) else {
             return Err(DropReason::UnexpectedResponse);
         };
-        let (op, at) = (entry.op, psn.offset_from(entry.first_psn));
+        let (op, is_read, at) = (entry.op, entry.is_read(), psn.offset_from(entry.first_psn));
         let chunk = requester.read_chunk(cx.base.attributes.max_rd_atomic);
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
@@ -419,7 +424,7 @@ impl Completer {
         if ends_entry && let Some(entry) = cx.send_queue.pop() {
             cx.complete_send(&entry, Status::Success);
         }
-        requester.on_acknowledged(1, true, self.unacknowledged, cx.now);
+        requester.on_acknowledged(1, is_read, self.unacknowledged, cx.now);
         self.on_progress(cx.base, cx.send_queue, requester, cx.now);
         self.on_gap_filled(requester, cx);
         self.fail_refused(requester, cx);

@@ -96,9 +96,10 @@ impl Qp {
         self.roles.reliable_mut().is_some_and(|it| it.requester.on_notification())
     }
 
-    /// A packet with a mark was handled like this: if it is a READ response, less is requested.
+    /// A packet with a mark was handled like this: if it is a READ response with data, less is
+    /// requested.
     pub(crate) fn on_marked(&mut self, packet: &Packet<'_>, disposition: Disposition) {
-        let is_response = packet.info.operation == Operation::ReadResponse;
+        let is_response = packet.info.operation == Operation::ReadResponse && packet.payload_len() > 0;
         if is_response
             && matches!(disposition, Disposition::Accepted | Disposition::Buffered)
             && let Some(it) = self.roles.reliable_mut()

@@ -44,7 +44,7 @@ const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
 /// Messages that ask immediately at the beginning of a life, and after no message followed so that
 /// a probe had to ask; after them asking is left to later messages again.
-const ASKING_AFTER_PROBE: u32 = 16;
+const ASKING_AFTER_PROBE: u8 = 16;
 
 /// Chunks of a READ per window, if the peer accepts that many requests.
 const READ_CHUNKS_PER_WINDOW: u32 = 8;
@@ -76,10 +76,11 @@ pub(crate) struct Requester {
     unasked: u32,
     unasked_since: Nanos,
     /// Number of messages that still ask, even if they are unsignaled.
-    asking: u32,
+    asking: u8,
     rnr_wait: Option<RnrWait>,
-    /// The rate limit lets nothing leave before this time.
-    paced_until: Option<Nanos>,
+    /// The rate limit or the congestion window lets nothing leave before this time;
+    /// [`Nanos::NEVER`] if nothing waits for it.
+    paced_until: Nanos,
     /// Status with which the entry at the cursor fails, because it cannot be sent.
     refused: Option<Status>,
     pacer: Pacer,
@@ -159,7 +160,7 @@ impl Requester {
             unasked_since: Nanos(0),
             asking: 0,
             rnr_wait: None,
-            paced_until: None,
+            paced_until: Nanos::NEVER,
             refused: None,
             pacer: Pacer::default(),
             credits: CreditLimit::default(),
@@ -318,7 +319,7 @@ impl Requester {
     /// Starts the wait after an RNR NAK, processed in the poll iteration at `polled_at`: nothing is
     /// sent for `delay`.
     pub(crate) fn wait_for_receiver(&mut self, polled_at: Nanos, delay: Nanos) {
-        self.rnr_wait = Some(RnrWait::Heard { polled_at, delay });
+        self.rnr_wait = Some(RnrWait::new(polled_at, delay));
     }
 
     pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
@@ -327,7 +328,9 @@ impl Requester {
 
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
         self.rnr_wait = self.rnr_wait.and_then(|wait| wait.at(now));
-        self.paced_until = self.paced_until.filter(|until| *until > now);
+        if self.paced_until <= now {
+            self.paced_until = Nanos::NEVER;
+        }
     }
 
     /// Notes that the local operation at the cursor is complete.
@@ -339,7 +342,7 @@ impl Requester {
 
     /// Time at which it can continue, if it waits for one.
     pub(crate) fn deadline(&self) -> Nanos {
-        self.rnr_wait.map(RnrWait::deadline).or(self.paced_until).unwrap_or(Nanos::NEVER)
+        self.rnr_wait.map_or(self.paced_until, RnrWait::deadline)
     }
 
     /// Maximum distance of a packet of this request from the oldest unacknowledged PSN. Buffered
@@ -366,8 +369,10 @@ impl Requester {
         if self.requests.is_off() {
             return;
         }
-        let window = if are_responses { &mut self.responses } else { &mut self.requests };
+        let both = (&mut self.requests, &mut self.responses);
+        let (window, other) = if are_responses { (both.1, both.0) } else { both };
         window.on_acknowledged(packets, oldest, frontier, most, now);
+        other.follow_round(oldest, frontier);
     }
 
     /// The peer says that the network marks requests.
@@ -381,21 +386,21 @@ impl Requester {
         self.responses.on_mark(self.frontier);
     }
 
-    /// Notes a loss, of a READ response, or of a request or its ACK: only that one is sent again, or
-    /// all from it on.
-    pub(crate) fn on_loss(&mut self, is_response: bool, is_alone: bool) {
+    /// Notes the loss of `oldest`, a READ response, or a request or its ACK: only that one is sent
+    /// again, or all from it on.
+    pub(crate) fn on_loss(&mut self, is_response: bool, is_alone: bool, oldest: Psn) {
         let window = if is_response { &mut self.responses } else { &mut self.requests };
         if is_alone {
             window.on_loss(self.frontier);
         } else {
-            window.on_losses(self.frontier);
+            window.on_losses(oldest.plus(1));
         }
     }
 
     /// Notes that the ACK timer has expired.
-    pub(crate) fn on_ack_timeout(&mut self, awaits_response: bool) {
+    pub(crate) fn on_ack_timeout(&mut self, awaits_response: bool, oldest: Psn) {
         let window = if awaits_response { &mut self.responses } else { &mut self.requests };
-        window.on_ack_timeout(self.frontier);
+        window.on_ack_timeout(oldest.plus(1));
     }
 
     /// Congestion windows; `None` if nothing reacts.
@@ -434,7 +439,7 @@ impl Requester {
             return Transmission::Idle;
         }
         if self.pacer.next_send() > cx.now {
-            self.paced_until = Some(self.pacer.next_send());
+            self.paced_until = self.pacer.next_send();
             return Transmission::Idle;
         }
         if let Some(reason) = again {
@@ -446,7 +451,7 @@ impl Requester {
         match self.send_new(in_flight, completer, cx, wire) {
             // It may wait for the acknowledgment of messages that did not ask.
             Transmission::Idle
-                if self.awaits_ack(in_flight, oldest, cx.base, cx.send_queue)
+                if self.awaits_ack(in_flight, completer, cx.base, cx.send_queue)
                     && self.is_unasked(in_flight, completer) =>
             {
                 self.ask(completer, cx, wire)
@@ -462,14 +467,18 @@ impl Requester {
     }
 
     /// The entry at the cursor cannot begin until some or all packets sent before are acknowledged.
-    fn awaits_ack(&self, in_flight: u32, oldest: Psn, base: &QpBase, queue: &SendQueue) -> bool {
+    fn awaits_ack(&self, in_flight: u32, completer: &Completer, base: &QpBase, queue: &SendQueue) -> bool {
         if self.refused.is_some() || self.entry == queue.tail() {
             return self.refused.is_some();
         }
         let entry = queue.entry(self.entry);
-        let waits = base.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, oldest);
+        let waits =
+            base.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, completer.unacknowledged());
         let is_full = in_flight >= self.window_of(self.entry, queue, base);
-        waits || entry.is_local() || entry.is_read() || is_full && self.unasked >= in_flight
+        waits
+            || entry.is_local()
+            || entry.is_read()
+            || is_full && (self.unasked >= in_flight || completer.expects_nothing())
     }
 
     /// Sends the packet at the cursor, in order.

@@ -389,7 +389,7 @@ impl Completer {
             return;
         }
         let is_alone = self.selective.buffers && !in_a_row;
-        requester.on_loss(self.awaits_response(cx.send_queue), is_alone);
+        requester.on_loss(self.awaits_response(cx.send_queue), is_alone, psn);
         if is_alone {
             self.selective.alone = if follows { self.selective.alone + 1 } else { 1 };
             self.selective.missed =
@@ -572,7 +572,7 @@ impl Completer {
             if !self.spend_retry(cx) {
                 return;
             }
-            requester.on_loss(true, true);
+            requester.on_loss(self.awaits_response(cx.send_queue), true, self.unacknowledged());
         }
         let end = self.end_of_part(cx.base, cx.send_queue, requester);
         // Later READs are executed again behind the oldest, so that they return no older data.

@@ -48,7 +48,7 @@ impl Completer {
     /// and a rate limit use up no retries.
     pub(crate) fn retry<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if requester.cursor() != self.unacknowledged && self.spend_retry(cx) {
-            requester.on_loss(self.awaits_response(cx.send_queue), false);
+            requester.on_loss(self.awaits_response(cx.send_queue), false, self.unacknowledged);
             self.go_back(cx.send_queue, requester);
         }
     }
