@@ -72,9 +72,10 @@ pub(crate) struct Requester {
     again_up_to: Option<Psn>,
     /// The peer is to be asked how far it has received, before anything else.
     solicits: bool,
-    /// Packets since the last ACK request, and the time when the first of them was sent.
+    /// Packets since the last ACK request, and the time when the first of them was sent, in
+    /// [`coarse`] units.
     unasked: u32,
-    unasked_since: Nanos,
+    unasked_since: u32,
     /// Number of messages that still ask, even if they are unsignaled.
     asking: u8,
     rnr_wait: Option<RnrWait>,
@@ -140,6 +141,11 @@ pub(crate) enum AckRequest {
     Not,
 }
 
+/// A time in units of 1.024 us, modulo 2^32: four bytes of a queue pair in place of eight.
+const fn coarse(time: Nanos) -> u32 {
+    (time.0 >> 10) as u32
+}
+
 impl Requester {
     pub(crate) fn new(window_packets: u32) -> Self {
         let window = CongestionWindow::new(CongestionControl::Off, Psn::default());
@@ -157,7 +163,7 @@ impl Requester {
             again_up_to: None,
             solicits: false,
             unasked: 0,
-            unasked_since: Nanos(0),
+            unasked_since: 0,
             asking: 0,
             rnr_wait: None,
             paced_until: Nanos::NEVER,
@@ -616,7 +622,7 @@ impl Requester {
             && !base.config.signal_all
             && base.recovery.is_selective()
             && !base.is_same_device()
-            && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
+            && (self.unasked == 0 || coarse(now).wrapping_sub(self.unasked_since) < coarse(UNASKED_MAX))
     }
 
     fn count(&mut self, base: &mut QpBase, packets: u32, now: Nanos) {

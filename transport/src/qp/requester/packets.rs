@@ -14,7 +14,7 @@ use crate::{
         completer::Completer,
         context::{Context, Transmission},
         placement,
-        requester::{Reason, Requester, SentAgain},
+        requester::{Reason, Requester, SentAgain, coarse},
         segment::position,
         send_queue::{SendEntry, SendQueue},
     },
@@ -253,7 +253,7 @@ impl Requester {
         match emitted {
             Ok(()) => {
                 if self.unasked == 0 {
-                    self.unasked_since = cx.now;
+                    self.unasked_since = coarse(cx.now);
                 }
                 self.unasked = if ack_request { 0 } else { self.unasked + 1 };
                 Ok(1)
