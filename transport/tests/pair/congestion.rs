@@ -9,6 +9,7 @@ use roced_transport::{
     },
     counters::QpCount,
     psn::Psn,
+    recovery::RecoveryConfig,
     reject::Disposition,
     wire::{
         bth::Bth,
@@ -159,4 +160,54 @@ fn without_congestion_control_notifications_are_ignored() {
     assert_eq!((counted(&pair, NotificationCount::Handled), counted(&pair, NotificationCount::Ignored)), (0, 1));
     assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 2), [64, 64]);
     finish(&mut pair, no_fault);
+}
+
+/// The first packet is overtaken, so that all is sent again from there and the window is halved;
+/// then an ACK covers all that asked. The packets behind it fill the smaller window, and the last of
+/// them was long before the next that would ask: one asks at once.
+#[test]
+fn a_window_that_was_halved_is_not_full_of_packets_that_did_not_ask() {
+    let mut pair = Pair::established(Settings {
+        turn_frames: 128,
+        window: 256,
+        congestion: [CongestionControl::Window; 2],
+        ..Settings::default()
+    });
+    pair.hosts[0].post(&work(0, SendOp::Write, &[sge(0, 3 * 1024)], 500_000));
+    post(&mut pair, SendOp::Write, 100);
+    let mut sent = 0;
+    pair.turn(&mut |from, _, _| {
+        sent += usize::from(from == 0);
+        match (from, sent - 1) {
+            (0, 0) => Fate::Late(1),
+            (0, 11..) => Fate::Late(2),
+            _ => Fate::Deliver,
+        }
+    });
+    assert_eq!((sent, windows(&pair).requests), (16, 16.0));
+    // A slow sender: the ACK comes before it has sent more than the first packet again.
+    pair.settings.turn_frames = 1;
+    assert!(pair.run(Nanos::from_millis(60_000), no_fault), "it comes to rest");
+    assert_eq!(pair.hosts[0].take(), [(0, Status::Success), (1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+}
+
+/// FLUSH and atomic WRITE are requests, although READ responses answer them: an answer shows that
+/// the peer is there, and ACK timeouts long ago do not add up.
+#[test]
+fn answers_of_any_kind_end_a_row_of_timeouts() {
+    let settings = Settings { recovery: [RecoveryConfig::GO_BACK_N; 2], ..Settings::default() };
+    let mut pair = Pair::established(Settings { congestion: [CongestionControl::Window; 2], ..settings });
+    for wr_id in 0..6 {
+        pair.hosts[0].post(&work(wr_id, SendOp::AtomicWrite, &[], 4096));
+        let mut is_first = true;
+        let lost = |from, _, _| match from == 0 && std::mem::take(&mut is_first) {
+            true => Fate::Drop,
+            false => Fate::Deliver,
+        };
+        assert!(pair.run(Nanos::from_millis(60_000), lost), "it comes to rest");
+        assert_eq!(pair.hosts[0].take(), [(wr_id, Status::Success)]);
+    }
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 6);
+    assert_eq!(windows(&pair), CongestionWindows { requests: 0.25, responses: 16.0 });
 }

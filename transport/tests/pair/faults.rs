@@ -1,8 +1,10 @@
 //! Many messages of all kinds in both directions over a network that drops, repeats, corrupts and
-//! delays by a seed. For any faults, and any recovery of each end, every byte arrives, every
+//! delays by a seed, and marks. For any faults, any recovery and reaction of each end, every byte arrives, every
 //! request completes once and in order, and nothing hangs.
 
-use roced_transport::{clock::Nanos, recovery::RecoveryConfig, wire::opcode::Opcode};
+use roced_transport::{
+    clock::Nanos, congestion::window::CongestionControl, recovery::RecoveryConfig, wire::opcode::Opcode,
+};
 use roced_types::{SendOp, Status};
 
 use crate::host::{Fate, Pair, Settings, sge, work};
@@ -47,6 +49,10 @@ fn run(seed: u64) {
         min_rnr_timer: 1,
         ipv6: random.below(2) == 1,
         recovery: [recovery(&mut random), recovery(&mut random)],
+        congestion: [0, 1].map(|host| match seed >> host & 1 {
+            0 => CongestionControl::Off,
+            _ => CongestionControl::Window,
+        }),
         ..Settings::default()
     };
     let mut pair = Pair::new(settings);
@@ -88,6 +94,8 @@ fn run(seed: u64) {
         roll if roll < 2 * rate => Fate::Duplicate,
         roll if roll < 3 * rate => Fate::Corrupt,
         roll if roll < 4 * rate => Fate::Late(1 + random.below(20) as usize),
+        // Of every other four seeds most frames are marked.
+        roll if seed & 4 != 0 && roll < 700 => Fate::Mark,
         _ => Fate::Deliver,
     };
     assert!(pair.run(Nanos::from_millis(120_000), fate), "seed {seed}: it comes to rest");
