@@ -94,6 +94,7 @@ const TESTS: &[(&str, Test)] = tests! {
         frames_on_the_wrong_queue_are_forwarded;
     wire: the_icrc_check_knows_good_from_bad others_understand_our_frames rocev1_and_rocev2_on_one_device_at_once
         traffic_class_hop_limit_and_flow_label_are_on_the_frames marked_data_is_answered_by_notifications
+        a_sender_that_is_notified_has_a_smaller_window
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;

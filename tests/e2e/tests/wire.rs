@@ -9,8 +9,8 @@ use crate::{
     PEER_IPV4, PEER_IPV6, Settings,
     lab::{Host, Lab, SOON, repository},
     memory::introduce,
-    perf::{self, Server},
-    program::Program,
+    perf::{self, Report, Server},
+    program::{Program, within},
 };
 
 /// tshark over `file`: one line of `fields` for each frame that `filter` lets through.
@@ -230,6 +230,33 @@ pub(crate) fn marked_data_is_answered_by_notifications(_: &Settings) -> Result<(
         expect_notifications(&file, family, &sources)?;
     }
     icrc_check(&[&file])?.end(SOON)?.success().map(drop)
+}
+
+/// The sender of a transfer that a switch marks follows the notifications, and so does the reader of
+/// marked responses; both transfers are whole. A host that is told of nothing has its whole window.
+pub(crate) fn a_sender_that_is_notified_has_a_smaller_window(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch", "--ecn", "on", "--congestion", "window"])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    for (op, marks, other) in [
+        ("write", "request_window_packets", "response_window_packets"),
+        ("read", "response_window_packets", "request_window_packets"),
+    ] {
+        for is_marked in [false, true] {
+            let mark: &[&str] = if is_marked { &["--mark", "100%"] } else { &["off"] };
+            lab.fault(mark)?;
+            let load = ["bw", PEER_IPV4, "--op", op, "--size", "1M", "--seconds", "2", "--json"];
+            let load = lab.start(Host::A, "roce-perf", &load)?;
+            let window = |name: &str| -> Result<Option<f64>> { Ok(lab.ctl(Host::A, "qps")?["qps"][0][name].as_f64()) };
+            let is_right = || Ok(window(marks)?.is_some_and(|size| if is_marked { size < 12.0 } else { size > 64.0 }));
+            ensure!(within(SOON, is_right)?, "{op}, marked: {is_marked}: {:#}", lab.ctl(Host::A, "qps")?);
+            ensure!(window(other)?.is_some_and(|size| size >= 16.0), "{op}: {:#}", lab.ctl(Host::A, "qps")?);
+            Report::read(&load.end(SOON)?.success()?)?;
+        }
+    }
+    let count = |name| lab.counter(Host::A, "device/roce0", name);
+    let (handled, ignored) = (count("rp_cnp_handled")?, count("rp_cnp_ignored")?);
+    ensure!(handled > 10 && ignored == 0, "{handled} notifications handled, {ignored} ignored");
+    Ok(())
 }
 
 /// Notifications of both hosts, with every byte that annex A17 gives: DSCP 48, not to be marked.

@@ -39,7 +39,13 @@ pub(crate) const QPS_MAX: u32 = 1024;
 pub(crate) const WORK_REQUESTS: u32 = 64;
 
 /// The endpoint of a host with memory for `slots` connections.
-pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: RecoveryConfig) -> Endpoint {
+pub(crate) fn endpoint(
+    host: usize,
+    slots: usize,
+    model: &HostModel,
+    recovery: RecoveryConfig,
+    congestion: CongestionControl,
+) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
     let mut endpoint = Endpoint::new(EndpointConfig {
         id,
@@ -53,9 +59,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         recovery,
         partitions: Partitions::default(),
     });
-    // By a number that nothing else is drawn from, so that no draw of a seed changes.
-    let reacts = (host + slots).is_multiple_of(2);
-    endpoint.set_congestion_control(if reacts { CongestionControl::Window } else { CongestionControl::Off });
+    endpoint.set_congestion_control(congestion);
     let sink_bytes = sink_bytes(slots) as u64;
     let source = Mr {
         key: MrKey(SOURCE_KEY),

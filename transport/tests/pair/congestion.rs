@@ -211,3 +211,40 @@ fn answers_of_any_kind_end_a_row_of_timeouts() {
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 6);
     assert_eq!(windows(&pair), CongestionWindows { requests: 0.25, responses: 16.0 });
 }
+
+/// Marks without end: less than one packet in a round trip, and all arrives all the same. Then
+/// without marks the window opens again.
+#[test]
+fn less_than_one_packet_is_sent_in_a_round_trip() {
+    let mut pair = reacting();
+    post(&mut pair, SendOp::Write, 200);
+    packets_of_turns(&mut pair, 0, Operation::Write, 2);
+    // One in each round: an answer ends it.
+    while windows(&pair).requests >= 0.1 {
+        notify(&mut pair);
+        let before = pair.answers.len();
+        while pair.answers.len() == before {
+            assert!(pair.run_to_next(&mut no_fault), "something is to come");
+        }
+    }
+    let (begin, sent) = (pair.now, pair.sent(0, Operation::Write));
+    while pair.sent(0, Operation::Write) < sent + 3 {
+        assert!(pair.run_to_next(&mut no_fault), "the gap has a timer");
+    }
+    let took = pair.now - begin;
+    assert!(took >= Nanos::from_micros(3 * 10), "three packets in {took:?}");
+    finish(&mut pair, no_fault);
+    assert!(windows(&pair).requests > 8.0, "{:?}", windows(&pair));
+}
+
+#[test]
+fn a_window_that_was_idle_begins_with_sixteen_packets() {
+    let mut pair = reacting();
+    post(&mut pair, SendOp::Write, 400);
+    finish(&mut pair, no_fault);
+    assert_eq!(windows(&pair).requests, 64.0);
+    pair.now = pair.now + Nanos::from_millis(30);
+    post(&mut pair, SendOp::Write, 400);
+    assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 3), [16, 32, 64]);
+    finish(&mut pair, no_fault);
+}

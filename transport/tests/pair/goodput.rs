@@ -180,10 +180,10 @@ fn usual(op: SendOp, congestion: CongestionControl, messages: u64) -> Load {
 fn losses_cost_little_with_a_congestion_window() {
     const MESSAGES: u64 = 24;
     for (net, op, floors) in [
-        (FAST, SendOp::Write, [0.90, 0.50]),
-        (FAST, SendOp::Read, [0.90, 0.50]),
-        (SLOW, SendOp::Write, [0.95, 0.85]),
-        (SLOW, SendOp::Read, [0.95, 0.80]),
+        (FAST, SendOp::Write, [0.95, 0.75]),
+        (FAST, SendOp::Read, [0.95, 0.65]),
+        (SLOW, SendOp::Write, [0.98, 0.93]),
+        (SLOW, SendOp::Read, [0.98, 0.82]),
     ] {
         let (whole, ..) = transfer(net, usual(op, CongestionControl::Off, MESSAGES), 0);
         for (loss, least) in [(0, 0.99), (1000, floors[0]), (100, floors[1])] {

@@ -624,20 +624,28 @@ impl Pair {
         }
     }
 
+    /// One turn, after which the clock goes on to the next one; false when nothing is to come.
+    pub(crate) fn run_to_next(&mut self, fate: &mut impl FnMut(usize, Opcode, usize) -> Fate) -> bool {
+        let soon = self.now + Nanos::from_micros(5);
+        if self.turn(fate) {
+            self.now = soon;
+            return true;
+        }
+        let next = self.hosts.iter().map(|host| host.endpoint.poll_timeout()).min().unwrap_or(Nanos::NEVER);
+        let is_over = next == Nanos::NEVER && self.hosts.iter().all(|host| !host.endpoint.wants_transmit());
+        self.now = if is_over { self.now } else { next.max(soon) };
+        !is_over
+    }
+
     /// Runs until nothing moves and no timer runs, or `limit` of virtual time is over; gives
     /// whether it came to rest.
     pub(crate) fn run(&mut self, limit: Nanos, mut fate: impl FnMut(usize, Opcode, usize) -> Fate) -> bool {
         let end = self.now + limit;
         while self.now < end {
-            if self.turn(&mut fate) {
-                self.now = self.now + Nanos::from_micros(5);
-                continue;
-            }
-            let next = self.hosts.iter().map(|host| host.endpoint.poll_timeout()).min().unwrap_or(Nanos::NEVER);
-            if next == Nanos::NEVER && self.hosts.iter().all(|host| !host.endpoint.wants_transmit()) {
+            if !self.run_to_next(&mut fate) {
                 return true;
             }
-            self.now = next.max(self.now + Nanos::from_micros(5)).min(end);
+            self.now = self.now.min(end);
         }
         false
     }

@@ -17,7 +17,9 @@ mod traffic;
 
 use std::collections::VecDeque;
 
-use roced_transport::{endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig};
+use roced_transport::{
+    congestion::window::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
+};
 
 use crate::{
     check::Tally,
@@ -66,6 +68,7 @@ pub(crate) struct World {
     network: Network,
     weather: Weather,
     recovery: [RecoveryConfig; 2],
+    congestion: [CongestionControl; 2],
     random: Random,
     now: u64,
     /// Frames that left, and with how many no more work is posted.
@@ -125,9 +128,15 @@ impl World {
         let network = Network::new(weather, Random::new(random.next()));
         let bears = network.disorder().is_some() && !random.one_in(4);
         let recovery = [(); 2].map(|()| if bears { host::BEARING } else { host::draw_recovery(&mut random) });
+        // By bits of the seed, so that no draw changes: all four pairs are as likely.
+        let congestion = [0, 1].map(|at| match seed >> at & 1 {
+            0 => CongestionControl::Off,
+            _ => CongestionControl::Window,
+        });
         let mut world = Self {
-            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at])),
+            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at], congestion[at])),
             recovery,
+            congestion,
             model,
             network,
             weather,

@@ -2,7 +2,12 @@
 //! interval for each queue pair, and one for eight frames on average; it sends one where a mark asks
 //! for it. They have the bytes of annex A17.
 
-use roced_transport::{clock::Nanos, congestion::notification::NotificationCount, qp::State, reject::Disposition};
+use roced_transport::{
+    clock::Nanos,
+    congestion::{notification::NotificationCount, window::CongestionControl},
+    qp::State,
+    reject::Disposition,
+};
 use roced_types::Qpn;
 
 use super::World;
@@ -155,6 +160,11 @@ impl World {
         let (tally, counters) = (&self.model.hosts[at].tally, self.endpoints[at].notification_counters());
         use NotificationCount::{Handled, Ignored, Marked, Sent};
         let [sent, handled, ignored, marked] = [Sent, Handled, Ignored, Marked].map(|it| counters.get(it));
+        demand!(
+            handled == 0 || self.congestion[at] == CongestionControl::Window,
+            "counters",
+            "rp_cnp_handled is {handled} where nothing reacts: {tally:?}"
+        );
         demand!(
             (sent, handled + ignored) == (tally.notifications, tally.notifications_given),
             "counters",
