@@ -21,7 +21,7 @@ const PREFIX: &str = "roced";
 const DEVICE_STATES: [&str; 5] = ["serving", "attaching", "no interface", "failed", "removed"];
 
 /// node_exporter's name and help for a counter of a device.
-const NODE_NAMES: [(&str, &str, &str); 17] = [
+const NODE_NAMES: [(&str, &str, &str); 18] = [
     ("local_ack_timeout_err", "local_ack_timeout_errors", "Times that the ACK timer of a requester expired"),
     ("packet_seq_err", "packet_sequence_errors", "NAKs for a PSN sequence error received"),
     ("implied_nak_seq_err", "implied_nak_seq_errors", "ACKs beyond a READ or atomic response that is missing"),

@@ -22,6 +22,10 @@ impl World {
         if !self.forger.begins() || !self.knows_port(at, to, seen) {
             return;
         }
+        // Before it sends it takes no answer of any port, such as the ACK that advertises credits.
+        if !seen.is_request() && !self.takes_answers(to, seen.dest_qpn) {
+            return;
+        }
         let is_behind = seen.is_request() && !self.is_not_behind(at, to, seen);
         for frame in self.forger.frames(seen, bytes, is_behind) {
             let checked = self.give_forged(to, seen, &frame);

@@ -125,15 +125,14 @@ impl World {
         self.model.note(checked);
     }
 
-    /// A notification arrives. It changes nothing.
+    /// A notification arrives. It changes a window at the most, which no rule sees.
     pub(super) fn deliver_notification(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, .. } = arrival;
         let dest_qpn = dest_qpn(&bytes);
-        let qp = self.endpoints[to].qp(Qpn::from_wire(dest_qpn));
-        let listens = qp.is_some_and(|qp| {
-            let sends = matches!(qp.state(), State::ReadyToSend | State::SendQueueDrain);
-            sends && qp.config().service != Service::Datagram.kind()
-        });
+        let listens = self.takes_answers(to, dest_qpn)
+            && self.endpoints[to]
+                .qp(Qpn::from_wire(dest_qpn))
+                .is_some_and(|qp| qp.config().service != Service::Datagram.kind());
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && listens);
@@ -153,6 +152,12 @@ impl World {
         tally.marked[0] += u64::from(is_marked(&bytes) && is_taken);
         tally.marked[1] += u64::from(is_marked(&bytes));
         self.network.give_back(bytes);
+    }
+
+    /// That queue pair of the host is in a state that sends, and takes answers.
+    pub(super) fn takes_answers(&self, to: usize, dest_qpn: u32) -> bool {
+        let qp = self.endpoints[to].qp(Qpn::from_wire(dest_qpn));
+        qp.is_some_and(|qp| matches!(qp.state(), State::ReadyToSend | State::SendQueueDrain))
     }
 
     /// Counters of a host's notification point.
