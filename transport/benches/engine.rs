@@ -106,7 +106,7 @@ fn end(number: usize, mtu: u32) -> End {
         max_srqs: 0,
         max_attachments: 0,
         max_qps: 64,
-        window_packets: 512,
+        total_window_packets: 512,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     });

@@ -73,7 +73,7 @@ fn endpoint(qps: u32) -> Endpoint {
         max_srqs: 0,
         max_attachments: 1024,
         max_qps: qps.max(16_384),
-        window_packets: 192,
+        total_window_packets: 192,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     })

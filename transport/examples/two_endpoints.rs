@@ -81,7 +81,7 @@ fn endpoint(host: u8) -> Endpoint {
         max_srqs: 0,
         max_attachments: 0,
         max_qps: 1,
-        window_packets: 128,
+        total_window_packets: 128,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     });

@@ -76,7 +76,7 @@ pub struct EndpointConfig {
     pub max_qps: u32,
     /// Limit on packets in flight of all queue pairs together; the limit of each is
     /// [`crate::qp::QpConfig::window_packets`].
-    pub window_packets: u32,
+    pub total_window_packets: u32,
     /// Options of loss recovery.
     pub recovery: RecoveryConfig,
     /// Partitions of the device.

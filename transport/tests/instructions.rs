@@ -151,7 +151,7 @@ fn endpoint(qps: u32) -> Endpoint {
         max_srqs: 0,
         max_attachments: 1024,
         max_qps: qps,
-        window_packets: 192,
+        total_window_packets: 192,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     })

@@ -82,7 +82,7 @@ fn endpoint_of(pkeys: &[Pkey]) -> Endpoint {
         max_srqs: 0,
         max_attachments: 1,
         max_qps: 1,
-        window_packets: 1,
+        total_window_packets: 1,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::new(pkeys),
     })

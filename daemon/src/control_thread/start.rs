@@ -251,7 +251,7 @@ fn worker_endpoint(
         max_srqs: limits.srq_places(),
         max_attachments: limits.attachments,
         max_qps: limits.qps_per_endpoint(),
-        window_packets: device.total_window_packets,
+        total_window_packets: device.total_window_packets,
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     })

@@ -115,7 +115,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                     max_srqs: MAX_QPS,
                     max_attachments: 8,
                     max_qps: MAX_QPS,
-                    window_packets: 1024,
+                    total_window_packets: 1024,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::default(),
                 })

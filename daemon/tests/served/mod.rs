@@ -482,7 +482,7 @@ impl Control {
                     max_srqs: how.limits.device.srq_places(),
                     max_attachments: how.limits.device.attachments,
                     max_qps: how.qps,
-                    window_packets: 1024,
+                    total_window_packets: 1024,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::new(&PKEYS),
                 })

@@ -38,7 +38,7 @@ thread_local! {
         max_srqs: 0,
         max_attachments: 0,
         max_qps: 1,
-        window_packets: 1,
+        total_window_packets: 1,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     }));

@@ -136,7 +136,7 @@ impl Crew {
                     max_srqs: SRQS + 2,
                     max_attachments: ATTACHMENTS,
                     max_qps: QPS,
-                    window_packets: 512,
+                    total_window_packets: 512,
                     recovery,
                     partitions: Partitions::default(),
                 })

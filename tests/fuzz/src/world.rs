@@ -150,7 +150,7 @@ impl World {
                 max_srqs: 1,
                 max_attachments: 0,
                 max_qps: INDEX + 1,
-                window_packets: 512,
+                total_window_packets: 512,
                 recovery,
                 partitions: Partitions::default(),
             }),

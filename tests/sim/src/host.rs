@@ -55,7 +55,7 @@ pub(crate) fn endpoint(
         max_attachments: 0,
         max_qps: QPS_MAX,
         // Less than the windows of all its queue pairs together.
-        window_packets: 96,
+        total_window_packets: 96,
         recovery,
         partitions: Partitions::default(),
     });

@@ -36,8 +36,8 @@ mod network;
 mod notified;
 mod operation;
 mod pattern;
-mod plain;
 mod random;
+mod reference;
 mod returning;
 mod reuse;
 mod say;
@@ -63,7 +63,7 @@ pub fn run(seed: u64, trace: bool) -> Outcome {
 }
 
 /// Names of the makes of peers.
-pub const MAKES: [&str; 8] = plain::Make::NAMES;
+pub const MAKES: [&str; 8] = reference::Make::NAMES;
 
 /// Result of the transport and a peer of a make.
 #[derive(Debug)]

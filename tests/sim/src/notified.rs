@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     frame,
-    plain::icrc,
+    reference::icrc,
     violation::{Violation, demand},
 };
 

@@ -8,6 +8,9 @@
 //! CNPs take the place of the marks that DCTCP's receivers echo: they say that there were marks,
 //! not how many, so that the share counts rounds instead of packets. Plain data, and no timer: a
 //! round ends when a packet that was sent after its begin is acknowledged.
+//!
+//! In the terms of RFC 8257 and RFC 5681: the share is DCTCP.Alpha, its weight g, the threshold
+//! ssthresh; below it the window is in slow start, above it in congestion avoidance.
 
 use crate::{clock::Nanos, psn::Psn};
 
@@ -58,8 +61,9 @@ const TIMEOUTS_MAX: u8 = 5 * TIMEOUT;
 /// packets half empty (`transport/tests/pair/goodput.rs`).
 const PACKETS_PER_LOSS: u32 = 20;
 
-/// A window that nothing was sent with for so long loses half for each such time: it says little of
-/// the network of now (RFC 7661).
+/// A window that nothing was acknowledged with for so long loses half for each such time: it says
+/// little of the network of now. RFC 2861, with a fixed time in place of the retransmission timeout;
+/// RFC 7661, which replaces it, needs the share of the window that was in use.
 const IDLE: u16 = 10;
 
 /// A round trip before one was measured.
@@ -141,7 +145,7 @@ impl CongestionWindow {
         self.flags |= FULL;
     }
 
-    /// The first packet after all were acknowledged is sent at `now`.
+    /// A packet is sent at `now` while none is in flight: all are acknowledged, or sent again.
     pub(crate) fn on_begin(&mut self, now: Nanos) {
         let idle = millis(now).wrapping_sub(self.acknowledged);
         if self.is_off() || idle < IDLE || self.size <= INITIAL {

@@ -39,7 +39,7 @@ impl Schedule {
         Self {
             timers: Timers::new(config.max_qps),
             senders: FairList::new(config.max_qps, TURN_COST),
-            in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
+            in_flight: InFlight::new(config.total_window_packets, QUANTUM as u32, config.max_qps),
             unblocked: list(),
             events: list(),
             failures: list(),

@@ -395,9 +395,10 @@ impl Requester {
     /// Notes the loss of `oldest`, a READ response, or a request or its ACK: only that one is sent
     /// again, or all from it on.
     pub(crate) fn on_loss(&mut self, is_response: bool, is_alone: bool, oldest: Psn) {
-        let window = if is_response { &mut self.responses } else { &mut self.requests };
+        let frontier = self.frontier;
+        let window = self.congestion_window(is_response);
         if is_alone {
-            window.on_loss(self.frontier);
+            window.on_loss(frontier);
         } else {
             window.on_losses(oldest.plus(1));
         }
@@ -405,8 +406,7 @@ impl Requester {
 
     /// Notes that the ACK timer has expired.
     pub(crate) fn on_ack_timeout(&mut self, awaits_response: bool, oldest: Psn) {
-        let window = if awaits_response { &mut self.responses } else { &mut self.requests };
-        window.on_ack_timeout(oldest.plus(1));
+        self.congestion_window(awaits_response).on_ack_timeout(oldest.plus(1));
     }
 
     /// Congestion windows; `None` if nothing reacts.
@@ -500,7 +500,7 @@ impl Requester {
         }
         let are_responses = cx.send_queue.entry(self.entry).is_read();
         if in_flight >= self.window_of(self.entry, cx.send_queue, cx.base) {
-            self.note_full(are_responses);
+            self.congestion_window(are_responses).on_full();
             return Transmission::Idle;
         }
         if in_flight == 0 && !self.requests.is_off() {
@@ -546,20 +546,16 @@ impl Requester {
         };
         cx.base.grant = cx.base.grant.saturating_sub(packets);
         self.advance(&entry, packets);
-        let window = if are_responses { &mut self.responses } else { &mut self.requests };
-        if !window.is_off()
-            && let Some(gap) = window.gap(packets, completer.round_trip())
-        {
+        if let Some(gap) = self.congestion_window(are_responses).gap(packets, completer.round_trip()) {
             self.pacer.wait_until(cx.now + gap);
         }
         completer.on_sent(&sent, cx.base, cx.now);
         Transmission::Progress
     }
 
-    /// Notes that packets wait for the congestion window.
-    const fn note_full(&mut self, are_responses: bool) {
-        let window = if are_responses { &mut self.responses } else { &mut self.requests };
-        window.on_full();
+    /// Congestion window of READ responses, or of requests.
+    const fn congestion_window(&mut self, of_responses: bool) -> &mut CongestionWindow {
+        if of_responses { &mut self.responses } else { &mut self.requests }
     }
 
     /// Assigns PSNs to an entry when its first packet is due for the first time.

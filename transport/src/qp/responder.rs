@@ -93,7 +93,7 @@ pub(crate) struct Responder {
     source: SourcePort,
     /// Greatest distance ahead of its turn at which a packet counts: twice the distance that the
     /// peer was seen to have under way.
-    window: u16,
+    ahead_max: u16,
     /// Credits advertised to the peer.
     offer: CreditOffer,
 }
@@ -154,7 +154,7 @@ impl Responder {
             overtaken: None,
             replay: Replay::new(),
             source: SourcePort::default(),
-            window: AHEAD_FIRST,
+            ahead_max: AHEAD_FIRST,
             offer: CreditOffer::default(),
         }
     }
@@ -172,7 +172,7 @@ impl Responder {
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
         self.source = self.source.next_life();
-        self.window = AHEAD_FIRST;
+        self.ahead_max = AHEAD_FIRST;
         self.offer = CreditOffer::default();
     }
 
@@ -191,7 +191,7 @@ impl Responder {
 
     /// Notes that buffered packets of `run` PSNs in a row were due: the peer had as many under way.
     pub(crate) fn on_run(&mut self, run: u32) {
-        self.window = self.window.max(run.saturating_mul(2).min(out_of_order::WINDOW) as u16);
+        self.ahead_max = self.ahead_max.max(run.saturating_mul(2).min(out_of_order::WINDOW) as u16);
     }
 
     /// Knowledge about the source port of the requests.
@@ -357,7 +357,7 @@ impl Responder {
         let is_guess = !self.source.is_own(port) && self.check_other(packet, ahead, answers, cx)?;
         let (base, now) = (&mut *cx.base, cx.now);
         // Packets farther ahead tell nothing: any PSN is one of a past life.
-        if (0..=i32::from(self.window)).contains(&ahead)
+        if (0..=i32::from(self.ahead_max)).contains(&ahead)
             && let Some(due) = self.source.doubts(port, now)
         {
             self.on_hole(due, now);
@@ -365,7 +365,8 @@ impl Responder {
         }
         // Not buffered, and requested again like every other: a READ request takes as many PSNs as its
         // responses, so that even the next one may be far ahead. Of other ports it has no effect.
-        let early = if ahead > i32::from(self.window) { DropReason::BeyondWindow } else { DropReason::OutOfSequence };
+        let early =
+            if ahead > i32::from(self.ahead_max) { DropReason::BeyondWindow } else { DropReason::OutOfSequence };
         if early == DropReason::BeyondWindow && !self.source.is_own(port) {
             return Err(early);
         }

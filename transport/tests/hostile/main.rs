@@ -115,7 +115,7 @@ impl World {
                 max_srqs: 0,
                 max_attachments: 2,
                 max_qps: QPS,
-                window_packets: 64,
+                total_window_packets: 64,
                 recovery,
                 partitions: Partitions::default(),
             }),

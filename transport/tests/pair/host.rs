@@ -163,7 +163,7 @@ impl Host {
             max_srqs: 2,
             max_attachments: 5,
             max_qps: settings.max_qps,
-            window_packets: settings.total_window,
+            total_window_packets: settings.total_window,
             recovery,
             partitions: Partitions::new(&PKEYS),
         });

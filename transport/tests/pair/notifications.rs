@@ -123,7 +123,7 @@ fn one_uc(qpn: Qpn, dest_qpn: u32, dgid: [u8; 16], path: &PathSpec) -> Endpoint 
         max_srqs: 0,
         max_attachments: 0,
         max_qps: 4,
-        window_packets: 64,
+        total_window_packets: 64,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     });

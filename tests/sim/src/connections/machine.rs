@@ -67,7 +67,7 @@ impl Machine {
                 max_srqs: 1,
                 max_attachments: 0,
                 max_qps: 1,
-                window_packets: 16,
+                total_window_packets: 16,
                 recovery: BEARING,
                 partitions: Partitions::default(),
             }),

@@ -2,7 +2,7 @@
 //! 9.7.7.2).
 
 use crate::{
-    plain::{Op, Packet, Posted, credits, unwrap},
+    reference::{Op, Packet, Posted, credits, unwrap},
     violation::{Checked, demand},
 };
 

@@ -16,7 +16,7 @@ use roced_transport::io::WorkCompletion;
 
 use self::{requester::RequesterShadow, responder::ResponderShadow};
 use crate::{
-    plain::{Memory, Packet, Receive, Work},
+    reference::{Memory, Packet, Receive, Work},
     violation::{Checked, demand},
 };
 

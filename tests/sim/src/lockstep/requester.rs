@@ -8,7 +8,7 @@ use roced_types::{CompletionOp, Status};
 use super::{Settings, credits::Limit};
 use crate::{
     frame::{Kind, Reth},
-    plain::{Memory, Op, Packet, Posted, Work, unwrap},
+    reference::{Memory, Op, Packet, Posted, Work, unwrap},
     violation::{Checked, demand},
 };
 

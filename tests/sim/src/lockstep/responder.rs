@@ -8,7 +8,7 @@ use roced_types::{CompletionOp, Status, completion_flags};
 use super::{Did, Settings};
 use crate::{
     frame::Kind,
-    plain::{Answer, Arrived, Effect, Memory, Packet, Receive, Responder, Verdict, credits, unwrap},
+    reference::{Answer, Arrived, Effect, Memory, Packet, Receive, Responder, Verdict, credits, unwrap},
     violation::{Checked, demand},
 };
 

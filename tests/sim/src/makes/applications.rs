@@ -8,8 +8,8 @@ use crate::{
     layout::{NO_KEY, SINK_KEY, SINK_VA, SOURCE_KEY, SOURCE_VA},
     model::RECEIVE_ID,
     pattern::{SOURCE_BYTES, sea},
-    plain::{Arrived, Memory, Op, Receive, Status, Work},
     random::Random,
+    reference::{Arrived, Memory, Op, Receive, Status, Work},
     violation::{Checked, demand},
 };
 

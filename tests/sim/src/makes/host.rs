@@ -20,7 +20,7 @@ use crate::{
     lockstep::Did,
     model::SEND_CQ,
     pattern::SOURCE_BYTES,
-    plain::{Memory, Open},
+    reference::{Memory, Open},
 };
 
 /// Bytes in which WRITEs land, and in which READs do.
@@ -47,7 +47,7 @@ pub(crate) fn endpoint(recovery: RecoveryConfig) -> Endpoint {
         max_srqs: 1,
         max_attachments: 0,
         max_qps: 16,
-        window_packets: 512,
+        total_window_packets: 512,
         recovery,
         partitions: Partitions::default(),
     });

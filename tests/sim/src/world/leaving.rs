@@ -15,7 +15,7 @@ use crate::{
     host,
     leaver::{Leaver, Left},
     model::AppView,
-    plain::icrc,
+    reference::icrc,
     say::say,
     violation::demand,
 };

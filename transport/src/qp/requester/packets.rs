@@ -167,7 +167,7 @@ impl Requester {
         let rest = end - self.packet;
         let packets = up_to.map_or(rest, |psn| rest.min(psn.offset_from(self.psn)));
         if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, base) {
-            self.note_full(true);
+            self.congestion_window(true).on_full();
             return Err(Transmission::Idle);
         }
         let skip = u64::from(self.packet) * base.mtu() as u64;
