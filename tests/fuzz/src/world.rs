@@ -4,7 +4,7 @@
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
-    congestion::notification::{NOTIFICATION_BURST, PACKETS_PER_NOTIFICATION},
+    congestion::notification::{BYTES_PER_NOTIFICATION, NOTIFICATION_BURST, NOTIFICATION_BYTES},
     endpoint::{Endpoint, EndpointConfig},
     io::Egress,
     mr::{Mr, MrKey, Scope},
@@ -58,8 +58,9 @@ pub(crate) struct World {
     service: ServiceType,
     attributes: QpAttributes,
     frame: Vec<u8>,
-    /// Frames given to the transport, and those that a congested switch has marked.
-    given: u64,
+    /// Bytes of frames given to the transport, as notifications are earned by them, and frames that
+    /// a congested switch has marked.
+    given_bytes: u64,
     marked: u64,
 }
 
@@ -171,7 +172,7 @@ impl World {
             service,
             attributes,
             frame: Vec::new(),
-            given: 0,
+            given_bytes: 0,
             marked: 0,
         };
         (0..MRS).for_each(|index| world.insert_mr(index));
@@ -421,7 +422,7 @@ impl World {
     pub(crate) fn give(&mut self, frame: &[&[u8]]) -> roced_transport::reject::Disposition {
         let disposition = self.endpoint.on_frame(self.now, frame, &mut self.client);
         self.marked += u64::from(parse(frame).is_ok_and(|packet| packet.is_marked() && packet.payload_len() > 0));
-        self.given += 1;
+        self.given_bytes += NOTIFICATION_BYTES + frame.iter().map(|piece| piece.len() as u64).sum::<u64>();
         self.check_limit();
         disposition
     }
@@ -446,7 +447,7 @@ impl World {
 
     /// Notifications answer marked data, and are few.
     fn check_notifications(&self) {
-        let most = self.marked.min(NOTIFICATION_BURST + self.given / PACKETS_PER_NOTIFICATION);
+        let most = self.marked.min(NOTIFICATION_BURST + self.given_bytes / BYTES_PER_NOTIFICATION);
         assert!(self.tap.notifications <= most, "{} notifications, at most {most}", self.tap.notifications);
     }
 

@@ -13,9 +13,14 @@ use alloc::boxed::Box;
 
 use crate::{clock::Nanos, counters::named_counters, denied_sources::GidPrefix, slot_list::SlotList, wire::ecn};
 
-/// Packets received for each CNP that is sent, on average: a forger that marks all packets causes
-/// no more than that.
-pub const PACKETS_PER_NOTIFICATION: u64 = 8;
+/// Bytes of a CNP over IPv4.
+pub const NOTIFICATION_BYTES: u64 = 74;
+
+/// Bytes received for each CNP that is sent, on average, so that a forger that marks all packets
+/// causes no more than an eighth of its own traffic. A packet counts as [`NOTIFICATION_BYTES`] and
+/// its payload: a large one earns the CNPs of several queue pairs, as a receiver of many senders
+/// with a packet each in flight needs them.
+pub const BYTES_PER_NOTIFICATION: u64 = 8 * NOTIFICATION_BYTES;
 
 /// CNPs sent at once after a quiet time. A guess: as many senders as begin at one moment to send to
 /// one host.
@@ -63,7 +68,7 @@ named_counters! {
         Marked "np_ecn_marked_roce_packets",
         /// CNPs sent.
         Sent "np_cnp_sent",
-        /// Marked packets that caused no CNP because too few packets had been received for one more.
+        /// Marked packets that caused no CNP because too little had been received for one more.
         Suppressed "cnp_sent_suppressed",
         /// CNPs received that a window followed.
         Handled "rp_cnp_handled",
@@ -100,30 +105,31 @@ impl Notifications {
     }
 }
 
-/// Bound of an endpoint's CNPs by the packets that it has received.
+/// Bound of an endpoint's CNPs by the bytes that it has received.
 #[derive(Debug)]
 pub(crate) struct NotificationBudget {
-    /// Packets that no CNP was sent for.
-    packets: u64,
-    /// Packets received when this was last looked at.
+    /// Bytes that no CNP was sent for.
+    bytes: u64,
+    /// Bytes received when this was last looked at.
     received: u64,
 }
 
 impl Default for NotificationBudget {
     fn default() -> Self {
-        Self { packets: NOTIFICATION_BURST * PACKETS_PER_NOTIFICATION, received: 0 }
+        Self { bytes: NOTIFICATION_BURST * BYTES_PER_NOTIFICATION, received: 0 }
     }
 }
 
 impl NotificationBudget {
-    /// Takes a CNP from the budget of an endpoint that has received so many packets; false if there
-    /// is none.
-    pub(crate) fn take(&mut self, received: u64) -> bool {
+    /// Takes a CNP from the budget of an endpoint that has received so many packets, with so many
+    /// bytes of payload; false if there is none.
+    pub(crate) fn take(&mut self, packets: u64, payload_bytes: u64) -> bool {
+        let received = packets.wrapping_mul(NOTIFICATION_BYTES).wrapping_add(payload_bytes);
         let fresh = received.wrapping_sub(self.received);
         self.received = received;
-        let packets = self.packets.saturating_add(fresh).min(NOTIFICATION_BURST * PACKETS_PER_NOTIFICATION);
-        let left = packets.checked_sub(PACKETS_PER_NOTIFICATION);
-        self.packets = left.unwrap_or(packets);
+        let bytes = self.bytes.saturating_add(fresh).min(NOTIFICATION_BURST * BYTES_PER_NOTIFICATION);
+        let left = bytes.checked_sub(BYTES_PER_NOTIFICATION);
+        self.bytes = left.unwrap_or(bytes);
         left.is_some()
     }
 }
@@ -175,22 +181,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_notification_is_sent_for_eight_packets_after_a_burst() {
+    fn one_notification_is_sent_for_eight_small_packets_after_a_burst() {
         let mut budget = NotificationBudget::default();
-        let mut taken = |received: u64| u64::from(budget.take(received));
+        let mut taken = |packets: u64| u64::from(budget.take(packets, 0));
         // Marked packets alone, each of which asks for one. The first finds the budget full.
         let sent: u64 = (1..=80_001).map(&mut taken).sum();
-        assert_eq!(sent, NOTIFICATION_BURST + 80_000 / PACKETS_PER_NOTIFICATION);
+        assert_eq!(sent, NOTIFICATION_BURST + 80_000 / 8);
         // Any time without marks gives one burst.
         let sent: u64 = (0..1000).map(|_| taken(10_000_000)).sum();
         assert_eq!(sent, NOTIFICATION_BURST);
         assert_eq!([taken(10_000_007), taken(10_000_008), taken(10_000_015)], [0, 1, 0]);
     }
 
+    /// Each of many senders has one large packet in flight, and all are marked.
     #[test]
-    fn budget_survives_a_wrap_of_the_packet_count() {
-        let mut budget = NotificationBudget { packets: 0, received: u64::MAX - 3 };
-        assert!(!budget.take(3) && budget.take(4) && !budget.take(5));
+    fn a_large_packet_earns_its_notification() {
+        let mut budget = NotificationBudget::default();
+        assert!((1..10_000).all(|packets| budget.take(packets, packets * 1024)), "path MTU 1024");
+        let (mut budget, mut payload) = (NotificationBudget::default(), 0);
+        let sent = (1..=100_000).filter(|packets| {
+            payload += 100;
+            budget.take(*packets, payload)
+        });
+        let (sent, earned) = (sent.count() as u64, 100_000 * (NOTIFICATION_BYTES + 100) / BYTES_PER_NOTIFICATION);
+        assert!((earned..=earned + NOTIFICATION_BURST).contains(&sent), "{sent}, an eighth of the bytes is {earned}");
+    }
+
+    #[test]
+    fn budget_survives_a_wrap_of_the_byte_count() {
+        let mut budget = NotificationBudget { bytes: 0, received: u64::MAX - 99 };
+        assert!(!budget.take(0, 491) && budget.take(0, 492) && !budget.take(0, 493));
     }
 
     #[test]

@@ -189,10 +189,10 @@ impl CongestionWindow {
         let more = if self.size / ONE < u32::from(self.threshold) {
             packets
         } else {
+            // Below one packet this is one for each, although more than a round trip lies between two:
+            // else a sender that is left with little would never come up to others.
             packets * u64::from(ONE) / u64::from(self.size.max(ONE))
         };
-        // Less than one packet doubles at most.
-        let more = if self.size < ONE { more.min(self.size.into()) } else { more };
         let cap = u64::from(most) * u64::from(ONE);
         self.size = (u64::from(self.size) + more).min(cap).min(u64::from(u32::MAX)) as u32;
     }
@@ -398,6 +398,18 @@ mod tests {
             sender.round(|_, _| {});
         }
         assert!(sender.size() >= 1.0 && sender.window.gap(1, round_trip).is_none());
+    }
+
+    #[test]
+    fn the_smallest_window_is_left_with_the_first_packet_without_a_mark() {
+        let mut sender = Sender::new();
+        for _ in 0..100 {
+            sender.round(|window, frontier| window.on_mark(frontier));
+        }
+        assert_eq!(sender.size(), 1.0 / 64.0);
+        sender.round(|_, _| {});
+        sender.round(|_, _| {});
+        assert!((1.0..=2.1).contains(&sender.size()), "{}", sender.size());
     }
 
     /// Of 128 packets seven must be lost, of sixteen one.

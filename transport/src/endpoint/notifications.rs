@@ -44,7 +44,7 @@ impl Endpoint {
         if !qp.must_notify(packet, disposition, now, config) {
             return;
         }
-        if budget.take(self.totals.of(QpCount::ReceivedPackets)) {
+        if budget.take(self.totals.of(QpCount::ReceivedPackets), self.totals.of(QpCount::ReceivedBytes)) {
             qp.owe_notification();
             owed.push_back(index);
         } else {

@@ -4,7 +4,9 @@
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
-    congestion::notification::{NOTIFICATION_BURST, NotificationConfig, NotificationCount, PACKETS_PER_NOTIFICATION},
+    congestion::notification::{
+        BYTES_PER_NOTIFICATION, NOTIFICATION_BURST, NOTIFICATION_BYTES, NotificationConfig, NotificationCount,
+    },
     counters::QpCount,
     denied_sources::GidPrefix,
     endpoint::{Endpoint, EndpointConfig},
@@ -482,13 +484,14 @@ fn options_decide_whether_and_how_peers_are_notified() {
     assert_eq!(parse(&[&frame[..]]).expect("whole").traffic_class, 46 << 2);
 }
 
-/// Everything is marked, and each packet asks for a notification: in the long run one is sent for
-/// eight received.
+/// Everything is marked, and each packet asks for a notification: in the long run these are an
+/// eighth of the bytes received.
 #[test]
-fn a_flood_of_marks_causes_one_notification_for_eight_packets() {
+fn a_flood_of_marks_causes_notifications_of_an_eighth_of_its_bytes() {
     const PACKETS: u32 = 4000;
     let mut pair = with_notifications(NotificationConfig { interval: Nanos(0), ..NotificationConfig::default() });
     let before = pair.hosts[1].count(QpCount::ReceivedPackets);
+    let bytes_before = pair.hosts[1].count(QpCount::ReceivedBytes);
     let mut sent = 0;
     for ahead in 0..PACKETS {
         give_marked_write(&mut pair, ahead);
@@ -497,7 +500,8 @@ fn a_flood_of_marks_causes_one_notification_for_eight_packets() {
     }
     let received = pair.hosts[1].count(QpCount::ReceivedPackets) - before;
     assert_eq!(received, PACKETS.into());
-    let most = NOTIFICATION_BURST + received / PACKETS_PER_NOTIFICATION;
+    let bytes = received * NOTIFICATION_BYTES + pair.hosts[1].count(QpCount::ReceivedBytes) - bytes_before;
+    let most = NOTIFICATION_BURST + bytes / BYTES_PER_NOTIFICATION;
     assert!((most - 1..=most).contains(&sent), "{sent} for {received} packets");
     assert_eq!(counted(&pair, 1), [received, sent, received - sent, 0]);
     // Refused packets add nothing to the budget.
