@@ -16,14 +16,19 @@
 //!
 //! | call | when |
 //! |---|---|
-//! | `insert_mr`, `insert_qp`, `modify_qp` | control: once per object; the states are those of verbs |
+//! | `set_notifications`, `set_congestion_control` | control: once, before the first `insert_qp`; the second is for queue pairs that are added from then on |
+//! | `insert_mr`, `insert_ah`, `insert_srq`, `insert_qp` | control: once per object |
+//! | `modify_qp`, `remove_qp` | control: the states are those of verbs; `remove_qp` returns the queue pair |
+//! | `set_path` | control: after each change of the next hop of a queue pair |
 //! | `send_room`, `recv_room` | before posting; after a 0, `take_unblocked` names the queue pair when there is room |
 //! | `post_send`, `post_recv` | for each work request, within the room |
+//! | `srq_room` | before posting to a shared receive queue; after a 0, `take_unblocked_srq` names it when there is room |
 //! | `post_srq_recv` | for each work request of a shared receive queue, within its room |
 //! | `on_frame` | for each received frame; never sends |
 //! | `on_borrowed_frame` | for a frame of a queue pair of the same endpoint, with payload in its memory; within the iteration that sent it |
 //! | `on_timeout` | in each iteration, and at the latest at `poll_timeout` |
-//! | `poll_transmit` | in each iteration, until its budget or the wire is exhausted; the only call that sends |
+//! | `poll_transmit` | in each iteration, until its budget or the wire is exhausted |
+//! | `transmit_of` | for one queue pair that is to end, at once; no other call than these two sends |
 //! | `send_management` | for each management datagram, sent from queue pair 1 |
 //! | `poll_management` | for management datagrams received by queue pair 1 |
 //! | `poll_event` | for asynchronous events of queue pairs |

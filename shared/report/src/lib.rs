@@ -327,7 +327,7 @@ pub struct QpReport {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Every counter, grouped by owner: `device/roce0`, `device/roce0/queue/0`,
+/// Every counter, grouped by owner: `control`, `device/roce0`, `device/roce0/queue/0`,
 /// `device/roce0/worker/0`, `worker/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountersReport {
