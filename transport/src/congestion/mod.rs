@@ -1,5 +1,6 @@
 //! How fast a queue pair may send. `poll_transmit` asks before each frame. And the notifications
-//! that tell peers to send less, and windows that follow those of peers.
+//! that tell peers to send less, and windows that follow those of peers, marks, losses and ACK
+//! timeouts.
 
 pub mod gate;
 pub(crate) mod in_flight;

@@ -64,7 +64,8 @@ named_counters! {
     /// Counters of congestion. An endpoint has them, not each queue pair: an idle queue pair shall
     /// cost little memory.
     NotificationCount, NotificationCounters {
-        /// Packets received with the mark of a congested switch that were not refused, of any kind.
+        /// Packets of any kind received with the mark of a congested switch that passed the checks
+        /// of the endpoint, those that a queue pair drops included.
         Marked "np_ecn_marked_roce_packets",
         /// CNPs sent.
         Sent "np_cnp_sent",
