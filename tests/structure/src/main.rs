@@ -8,8 +8,8 @@
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
 //! from these rules, American spelling, widths of comments, sizes of folders, no seeds of proptest
 //! without their source file, scripts and workflows of the gates as they are, no settings that turn
-//! checks off, and names that exist: metrics in rules and queries, settings in
-//! blocks of documents, options of programs and scripts.
+//! checks off, a row of docs/counters.md for each counter, and names that exist: metrics in rules
+//! and queries, settings in blocks of documents, options of programs and scripts.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -20,6 +20,7 @@ mod compiled;
 mod config_blocks;
 mod conformance;
 mod constructs;
+mod counter_table;
 mod crates;
 mod definitions;
 mod documents;
@@ -110,6 +111,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(quoted::unknown(workspace, &members)?);
     broken.extend(config_blocks::unknown(workspace)?);
     broken.extend(metrics::unknown(workspace)?);
+    broken.extend(counter_table::differences(workspace)?);
     broken.extend(programs::faults(workspace)?);
     broken.extend(script_options::faults(workspace)?);
     broken.extend(mentions::missing(workspace)?);

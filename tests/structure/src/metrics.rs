@@ -14,7 +14,7 @@ use crate::{files::files_below, quoted::HISTORY};
 const EXPORTER: &str = "ctl/src/metrics.rs";
 
 /// Beginnings of metrics, each with a source that names the counters of that group.
-const GROUPS: [(&str, &str); 6] = [
+pub(crate) const GROUPS: [(&str, &str); 6] = [
     ("", "transport/src/counters.rs"),
     ("", "transport/src/congestion/notification.rs"),
     ("control_", "daemon/src/cm/counters.rs"),
@@ -118,7 +118,7 @@ fn labels(line: &str) -> Vec<&str> {
 }
 
 /// Literals of a source that are names, those of its tests and comments not included.
-fn literals(source: &str) -> BTreeSet<String> {
+pub(crate) fn literals(source: &str) -> BTreeSet<String> {
     let shipped = source.split("#[cfg(test)]").next().unwrap_or("");
     let lines = shipped.lines().filter(|line| !line.trim_start().starts_with("//"));
     let texts = lines.flat_map(|line| line.split('"').skip(1).step_by(2));
