@@ -8,8 +8,9 @@
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
 //! from these rules, American spelling, widths of comments, sizes of folders, no seeds of proptest
 //! without their source file, scripts and workflows of the gates as they are, no settings that turn
-//! checks off, a row of docs/counters.md for each counter, and names that exist: metrics in rules
-//! and queries, settings in blocks of documents, options of programs and scripts.
+//! checks off, a row of docs/counters.md for each counter, no script with a trap for its end and
+//! none for signals, and names that exist: metrics in rules and queries, settings in blocks of
+//! documents, options of programs and scripts.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -44,6 +45,7 @@ mod programs;
 mod prose;
 mod quoted;
 mod script_options;
+mod script_signals;
 mod seeds;
 mod settings;
 mod source;
@@ -114,6 +116,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(counter_table::differences(workspace)?);
     broken.extend(programs::faults(workspace)?);
     broken.extend(script_options::faults(workspace)?);
+    broken.extend(script_signals::untrapped(workspace)?);
     broken.extend(mentions::missing(workspace)?);
     broken.extend(figures::differences(workspace)?);
     broken.extend(folder_map::differences(workspace)?);
