@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet, text},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
     metrics::MetricType,
     registry::Registry,
 };
@@ -41,6 +41,10 @@ const NODE_NAMES: [(&str, &str, &str); 18] = [
     ("sent_bytes", "port_data_transmitted_bytes", "RoCE payload bytes sent, retransmissions included"),
     ("received_bytes", "port_data_received_bytes", "RoCE payload bytes received"),
 ];
+
+/// Values of group `control` that also fall: how many there are now.
+const CONTROL_GAUGES: [&str; 6] =
+    ["cm_identifiers", "cm_listeners", "cm_memberships", "cm_connections", "cm_kept_answers", "cm_postponed"];
 
 /// Reports of the daemon that the metrics are made of.
 pub(crate) struct MetricReports {
@@ -163,6 +167,10 @@ impl Families {
                         let labels = vec![("device", device.to_owned()), ("queue", queue.to_owned())];
                         self.counter(&format!("queue_{name}"), "A counter of an RX queue", labels, *value);
                     }
+                    ["control"] if CONTROL_GAUGES.contains(&name.as_str()) => {
+                        let help = "Objects of the connection manager now";
+                        self.gauge(&format!("control_{name}"), help, Vec::new(), *value as f64);
+                    }
                     ["control"] => {
                         self.counter(&format!("control_{name}"), "A counter of the control thread", Vec::new(), *value);
                     }
@@ -231,17 +239,20 @@ impl Collector for Families {
             let mut descriptor = encoder.encode_descriptor(name, &family.help, None, kind)?;
             for (labels, value) in &family.samples {
                 if labels.is_empty() {
-                    descriptor.encode_gauge(value)?;
-                    continue;
-                }
-                let mut sample = descriptor.encode_family(labels)?;
-                if family.is_counter {
-                    sample.encode_counter::<NoLabelSet, f64, f64>(value, None)?;
+                    encode(&mut descriptor, family.is_counter, value)?;
                 } else {
-                    sample.encode_gauge(value)?;
+                    encode(&mut descriptor.encode_family(labels)?, family.is_counter, value)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Writes one value; a counter's name gets its ending `_total`.
+fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: &f64) -> Result<(), std::fmt::Error> {
+    match is_counter {
+        true => encoder.encode_counter::<NoLabelSet, f64, f64>(value, None),
+        false => encoder.encode_gauge(value),
     }
 }

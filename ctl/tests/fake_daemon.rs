@@ -279,6 +279,7 @@ fn counters() -> CountersReport {
             group("device/roce0/worker/0", &device),
             group("device/roce0/queue/3", &[("nic_rx_ring_full", 4)]),
             group("worker/0", &[("forward_dropped", 1)]),
+            group("control", &[("cm_listeners", 6), ("cm_req_sent", 11)]),
         ]
         .into(),
     }
@@ -318,6 +319,10 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
         "roced_dropped_packets_total{device=\"roce0\",reason=\"bad_icrc\"} 2.0\n",
         "roced_queue_nic_rx_ring_full_total{device=\"roce0\",queue=\"3\"} 4.0\n",
         "roced_worker_forward_dropped_total{worker=\"0\"} 1.0\n",
+        "# TYPE roced_control_cm_req_sent counter\n",
+        "\nroced_control_cm_req_sent_total 11.0\n",
+        "# TYPE roced_control_cm_listeners gauge\n",
+        "\nroced_control_cm_listeners 6.0\n",
         "roced_account_delayed_calls_total{uid=\"1000\"} 8.0\n",
         "roced_account_slow_wakes_total{uid=\"1000\"} 2.0\n",
         "roced_account_delayed_neighbors_total{uid=\"1000\"} 3.0\n",
