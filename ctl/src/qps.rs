@@ -28,7 +28,10 @@ pub(crate) fn render(report: &QpsReport, with_counters: bool) -> String {
 }
 
 fn table(qps: &[QpReport]) -> TableSection {
-    let columns = [
+    // Only with `congestion_control`: they are empty columns for most.
+    let windows = qps.iter().any(|qp| qp.request_window_packets.is_some());
+    let window_columns = if windows { &[Number("window"), Number("READ window")][..] } else { &[] };
+    let mut columns = vec![
         Text("QPN"),
         Text("type"),
         Text("device"),
@@ -48,13 +51,14 @@ fn table(qps: &[QpReport]) -> TableSection {
         Number("receives"),
         Number("in flight"),
         Number("RTT"),
-        Text("last error"),
     ];
+    columns.extend(window_columns);
+    columns.push(Text("last error"));
     let mut section = TableSection::new(title(qps.len()), &columns);
     for qp in qps {
         // Before RTR a queue pair has no peer.
         let connected = !qp.peer.is_empty();
-        section.row([
+        let cells = [
             Qpn::from_wire(qp.qpn).to_string(),
             qp.service.clone(),
             qp.device.clone(),
@@ -74,8 +78,10 @@ fn table(qps: &[QpReport]) -> TableSection {
             qp.receives.to_string(),
             qp.in_flight_packets.to_string(),
             if qp.round_trip_ns > 0 { units::microseconds(qp.round_trip_ns) } else { String::new() },
-            qp.last_error.clone(),
-        ]);
+        ];
+        let window_cells = [window(qp.request_window_packets), window(qp.response_window_packets)];
+        let window_cells = window_cells.into_iter().take(window_columns.len());
+        section.row(cells.into_iter().chain(window_cells).chain([qp.last_error.clone()]));
     }
     section
 }
@@ -83,6 +89,11 @@ fn table(qps: &[QpReport]) -> TableSection {
 /// A PSN in the notation of packet analyzers.
 fn psn(psn: Option<u32>) -> String {
     psn.map_or_else(String::new, |psn| psn.to_string())
+}
+
+/// A congestion window in packets: one that grows does so by parts of a packet.
+fn window(packets: Option<f64>) -> String {
+    packets.map_or_else(String::new, |packets| format!("{packets:.1}"))
 }
 
 fn title(count: usize) -> String {

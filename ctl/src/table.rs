@@ -6,6 +6,7 @@ use std::fmt::Write;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 /// A column's heading and the alignment of its cells.
+#[derive(Clone, Copy)]
 pub(crate) enum Column {
     /// Words, to the left.
     Text(&'static str),
@@ -41,8 +42,9 @@ impl TableSection {
     }
 
     /// Adds a row; an empty cell is shown as a dash.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.table.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
+        self.table.add_row(cells);
         self.rows += 1;
     }
 

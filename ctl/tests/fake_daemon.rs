@@ -95,6 +95,8 @@ fn status() -> StatusReport {
             problem: String::new(),
             xdp_mode: "native".into(),
             napi: "driver".into(),
+            ecn: "on".into(),
+            congestion_control: "window".into(),
             link_up: true,
             link_mtu_bytes: 4200,
             path_mtu_bytes: 4096,
@@ -184,7 +186,7 @@ fn status_names_every_thing_with_its_unit() {
     let shown = text(&output.stdout);
     for part in [
         "roced 0.1.0, pid 4242, up 1 h 2 min",
-        "roce0   eth1       serving  up      4200 B    4096 B  native  driver",
+        "roce0   eth1       serving  up      4200 B    4096 B  native  driver  on   window ",
         "copy",
         "fd00:10::1  v2    7",
         "1,000,000",
@@ -240,6 +242,20 @@ fn qps_show_a_dash_for_missing_values() {
     assert_eq!(cells[..12], ["0x0012ac", "UD", "roce0", "0", "3", "777", "ib_write_bw", "INIT", "-", "-", "-", "-"]);
     assert!(row("0x0012ac").ends_with("send failed: TransportRetryExceeded"), "{shown}");
     assert!(!shown.contains("retransmitted_packets"), "counters only on request:\n{shown}");
+}
+
+#[test]
+fn qps_show_congestion_windows_where_there_are_any() {
+    let mut report = qps();
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["qps"]);
+    assert!(!text(&output.stdout).contains("window"));
+    report.qps[0].request_window_packets = Some(31.25);
+    report.qps[0].response_window_packets = Some(128.0);
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["qps"]);
+    let shown = text(&output.stdout);
+    for part in ["RTT  window  READ window  last error", "12.3 us    31.2        128.0  -", "-            -  send failed: "] {
+        assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
+    }
 }
 
 #[test]

@@ -182,6 +182,8 @@ impl Asked<'_> {
             },
             xdp_mode: attachment.map_or_else(String::new, |attachment| attachment.program.mode().to_string()),
             napi: device.config.napi.to_string(),
+            ecn: device.config.ecn.to_string(),
+            congestion_control: device.config.congestion_control.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
             path_mtu_bytes: largest_path_mtu(link.usable_mtu_bytes(), false).unwrap_or(0),

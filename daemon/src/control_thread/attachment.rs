@@ -245,7 +245,15 @@ pub(super) fn attach(
         .zip(&queues)
         .map(|(owner, queue)| ServedQueue { owner: *owner, zerocopy: queue.is_zerocopy(), reason: queue.mode_reason() })
         .collect();
-    info!(device = device.name, interface = device.interface, mode = %program.mode(), queues = queues.len(), "serving");
+    info!(
+        device = device.name,
+        interface = device.interface,
+        mode = %program.mode(),
+        queues = queues.len(),
+        ecn = %device.ecn,
+        congestion_control = %device.congestion_control,
+        "serving"
+    );
     let packet_bytes_max = packet_bytes_max(&queues);
     let path_mtu = largest_path_mtu(packet_bytes_max.min(link_mtu_bytes), false);
     if path_mtu < largest_path_mtu(link_mtu_bytes, false) {

@@ -174,6 +174,12 @@ pub struct DeviceReport {
     pub xdp_mode: String,
     /// "driver" or "threaded": where the kernel polls the queues.
     pub napi: String,
+    /// "on" or "off": whether packets of connections say that congested switches may mark them.
+    #[serde(default)]
+    pub ecn: String,
+    /// "window" or "off": how connections react to congestion.
+    #[serde(default)]
+    pub congestion_control: String,
     /// Link up.
     pub link_up: bool,
     /// MTU of the link, bytes.
