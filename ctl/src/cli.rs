@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use roced_report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
 
 /// Shows the state of a running roced, and changes its devices.
@@ -64,6 +64,9 @@ pub(crate) enum CtlCommand {
         /// where no node_exporter reports adapters.
         #[arg(long, value_name = "PREFIX", default_value = "roced", value_parser = metric_prefix)]
         node_prefix: String,
+        /// In place of the option of all commands, which help and manual page would show here.
+        #[arg(long, hide = true)]
+        json: bool,
     },
 }
 
@@ -83,6 +86,19 @@ pub(crate) enum DeviceCommand {
     },
 }
 
+impl CtlArgs {
+    /// The command line of this process. Ends the process if it is wrong.
+    pub(crate) fn of_process() -> Self {
+        let args = Self::parse();
+        if args.json && matches!(args.command, CtlCommand::Metrics { .. }) {
+            let message = "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, \
+                           accounts, counters and device";
+            Self::command().error(ErrorKind::ArgumentConflict, message).exit()
+        }
+        args
+    }
+}
+
 /// A first part of metric names.
 fn metric_prefix(text: &str) -> Result<String, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -94,7 +110,8 @@ fn metric_prefix(text: &str) -> Result<String, String> {
 }
 
 fn default_socket() -> PathBuf {
-    std::env::var_os(ADMIN_SOCKET_VARIABLE).map_or_else(|| DEFAULT_ADMIN_SOCKET.into(), PathBuf::from)
+    let set = std::env::var_os(ADMIN_SOCKET_VARIABLE).filter(|path| !path.is_empty());
+    set.map_or_else(|| DEFAULT_ADMIN_SOCKET.into(), PathBuf::from)
 }
 
 /// An address to listen on.

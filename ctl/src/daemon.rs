@@ -5,7 +5,10 @@ use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{fs::MetadataExt as _, net::UnixStream},
+        unix::{
+            fs::{FileTypeExt as _, MetadataExt as _},
+            net::UnixStream,
+        },
     },
     path::Path,
     time::Duration,
@@ -20,7 +23,7 @@ use nix::{
     },
     unistd::{Gid, Group},
 };
-use roced_report::{Problem, Question};
+use roced_report::{DEFAULT_ADMIN_SOCKET, Problem, Question};
 use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer. The control thread answers in milliseconds; a stopped process never
@@ -60,6 +63,10 @@ impl<'a> DaemonSocket<'a> {
                 "no admin socket at {shown}: is roced running? (`systemctl status roced`; \
                  --socket PATH names another socket)"
             ),
+            // The kernel refuses a file of any other type by the same error.
+            Err(Errno::ECONNREFUSED) if !is_socket(self.path) => bail!(
+                "{shown} is no socket: --socket takes the path of `[admin] socket`, by default {DEFAULT_ADMIN_SOCKET}"
+            ),
             Err(Errno::ECONNREFUSED) => {
                 bail!("no daemon listens on {shown}: roced has ended without removing its socket")
             }
@@ -98,6 +105,11 @@ impl<'a> DaemonSocket<'a> {
             _ => anyhow!("{doing} on {}: {error}", self.path.display()),
         }
     }
+}
+
+/// False for a file of another type.
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
 /// How a user gets permission to open the socket: its group is that of operators, if that may.

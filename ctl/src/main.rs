@@ -19,7 +19,6 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use roced_output::print_error;
 use roced_report::{AccountsReport, CmReport, CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
@@ -31,7 +30,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    match run(&CtlArgs::parse()) {
+    match run(&CtlArgs::of_process()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(format_args!("rocectl: {error:#}"));
@@ -42,10 +41,6 @@ fn main() -> ExitCode {
 
 fn run(cli: &CtlArgs) -> anyhow::Result<()> {
     let daemon = DaemonSocket::at(&cli.socket);
-    anyhow::ensure!(
-        !cli.json || !matches!(cli.command, CtlCommand::Metrics { .. }),
-        "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, accounts, counters and device"
-    );
     let text = match &cli.command {
         CtlCommand::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
         CtlCommand::Qps { counters } => {
@@ -59,7 +54,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
             })
         }
         CtlCommand::Device(command) => device::change(&daemon, command, cli.json),
-        CtlCommand::Metrics { listen: Some(address), node_prefix } => {
+        CtlCommand::Metrics { listen: Some(address), node_prefix, .. } => {
             return exporter::serve(address, || {
                 let reports = metric_reports(&daemon);
                 if let Err(error) = &reports {
@@ -68,7 +63,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
                 metrics::render(reports.as_ref().ok(), node_prefix)
             });
         }
-        CtlCommand::Metrics { listen: None, node_prefix } => {
+        CtlCommand::Metrics { listen: None, node_prefix, .. } => {
             metric_reports(&daemon).map(|reports| metrics::render(Some(&reports), node_prefix))
         }
     }?;

@@ -432,6 +432,27 @@ fn no_daemon_is_a_clear_error() {
 }
 
 #[test]
+fn a_file_that_is_no_socket_is_a_clear_error() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("file");
+    File::create(&path).expect("a folder of our own");
+    assert_refused(&rocectl(&path, &["status"]), &["/file is no socket", "[admin]"]);
+    assert_refused(&rocectl(folder.path(), &["status"]), &["is no socket"]);
+}
+
+#[test]
+fn metrics_as_json_are_a_wrong_command_line() {
+    for args in [["metrics", "--json"], ["--json", "metrics"]] {
+        let output = rocectl(Path::new("/nowhere"), &args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains("metrics have one form"), "{args:?}: {}", text(&output.stderr));
+    }
+    let help = |command| text(&rocectl(Path::new("/nowhere"), &[command, "--help"]).stdout);
+    assert!(!help("metrics").contains("--json"), "{}", help("metrics"));
+    assert!(help("qps").contains("--json"), "{}", help("qps"));
+}
+
+#[test]
 fn the_socket_of_programs_is_a_clear_error() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = folder.path().join("roced.sock");
@@ -514,10 +535,13 @@ fn a_daemon_that_hangs_is_given_up() {
 #[test]
 fn the_socket_comes_from_the_environment_too() {
     let folder = tempfile::tempdir().expect("a scratch folder");
-    let output = Command::new(env!("CARGO_BIN_EXE_rocectl"))
-        .arg("status")
-        .env("ROCED_ADMIN_SOCKET", folder.path().join("elsewhere.sock"))
-        .output()
-        .expect("rocectl starts");
-    assert_refused(&output, &["elsewhere.sock"]);
+    let elsewhere = folder.path().join("elsewhere.sock");
+    let with = |socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rocectl"));
+        command.arg("status").env("ROCED_ADMIN_SOCKET", socket).output().expect("rocectl starts")
+    };
+    assert_refused(&with(&elsewhere), &["elsewhere.sock"]);
+    // An empty one is none. A daemon of this host may answer.
+    let output = with(Path::new(""));
+    assert_ne!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }

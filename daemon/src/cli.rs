@@ -30,7 +30,10 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, LogConfig, LogLevel, LogTarget, shown},
+    config::{
+        Config, ConfigError, ConfigSource, CongestionChoice, DEFAULT_PATH, DeviceConfig, EcnChoice, LogConfig, LogLevel,
+        LogTarget, shown,
+    },
     log_thread,
     sandbox::Confinement,
 };
@@ -111,8 +114,8 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
     let (devices, workers) = (config.devices.len(), config.workers.len());
     let mut text = format!("{}: good: {devices} device(s), {workers} worker(s)\n", shown(file));
-    for absence in absences(&config) {
-        text += &format!("{}: but {}\n", shown(file), roced_output::escaped(&absence));
+    for remark in absences(&config).into_iter().chain(half_congestion_control(&config)) {
+        text += &format!("{}: but {}\n", shown(file), roced_output::escaped(&remark));
     }
     Ok(roced_output::print(text)?)
 }
@@ -133,6 +136,26 @@ fn absences(config: &Config) -> Vec<String> {
         )
     });
     groups.chain(interfaces).collect()
+}
+
+/// Devices with one of the two keys that congestion control takes. Each has a use by itself, to
+/// compare or beside peers that have both.
+fn half_congestion_control(config: &Config) -> Vec<String> {
+    let remark = |device: &DeviceConfig| {
+        let problem = match (device.ecn, device.congestion_control) {
+            (EcnChoice::On, CongestionChoice::Off) => {
+                "ecn = \"on\" without congestion_control = \"window\": packets are marked instead of dropped, and no \
+                 connection slows down by a mark"
+            }
+            (EcnChoice::Off, CongestionChoice::Window) => {
+                "congestion_control = \"window\" without ecn = \"on\": switches mark none of its packets, and its \
+                 windows follow losses, and marks on READ responses of peers that have ecn"
+            }
+            (EcnChoice::On, CongestionChoice::Window) | (EcnChoice::Off, CongestionChoice::Off) => return None,
+        };
+        Some(format!("device {}: {problem}", device.name))
+    };
+    config.devices.iter().filter_map(remark).collect()
 }
 
 /// Sends everything that is traced from now on to where the config says. Returns the function that
@@ -290,6 +313,20 @@ mod tests {
             check("[control]\ngroup = \"no-such-group\"\n[[device]]\nname = \"a\"\ninterface = \"no-such-nic\"");
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("no group no-such-group") && found[1].contains("interface no-such-nic"), "{found:?}");
+    }
+
+    #[test]
+    fn one_key_of_congestion_control_without_the_other_is_named() {
+        let check = |keys: &str| {
+            let text = format!("[[device]]\nname = \"a\"\ninterface = \"lo\"\n{keys}");
+            half_congestion_control(&Config::parse(&text, &[]).expect("a good config")).join("\n")
+        };
+        assert_eq!(check(""), "");
+        assert_eq!(check("ecn = \"on\"\ncongestion_control = \"window\""), "");
+        let marked = check("ecn = \"on\"");
+        assert!(marked.starts_with("device a: ecn = \"on\" without congestion_control"), "{marked}");
+        let unmarked = check("congestion_control = \"window\"");
+        assert!(unmarked.starts_with("device a: congestion_control = \"window\" without ecn"), "{unmarked}");
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub(super) fn explained(text: &str, line: &Range<usize>, offset: usize, message:
     match written.split_once('=') {
         Some((key, value)) if is_value => {
             let value = value.split('#').next().unwrap_or("").trim();
+            if value.is_empty() {
+                return format!("{} has no value", excerpt(key.trim()));
+            }
             let is_word = |letter: char| letter.is_alphanumeric() || "_-./:".contains(letter);
             // One that begins with a digit is a number with a mistake, which the parser names.
             let is_text = value.starts_with(|first: char| first.is_alphabetic() || "_/.".contains(first));

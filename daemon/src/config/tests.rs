@@ -268,6 +268,8 @@ fn a_text_without_quotes_and_a_second_table_are_named() {
             "[control]\nsocket = /run/x\n",
             "2:10: /run/x is no number, true or false; a text has quotes: socket = \"/run/x\"",
         ),
+        ("[log]\nlevel = # info\ntarget = \"stderr\"\n", "2:9: level has no value"),
+        ("[log]\nlevel =", "2:8: level has no value"),
         ("[control]\nmode = 0660\n", "2:8: unexpected leading zero, expected nothing"),
         ("[net]\na = { b = 1, b = 2 }\n", "2:14: duplicate key"),
         ("[log]\n\n[net]\n[log] # again\n", "4:2: [log] is here a second time, the first is in line 1"),
