@@ -1,12 +1,12 @@
 //! Reading the config again (SIGHUP, `systemctl reload`): keys that can change at run time change,
 //! and the log names the rest. A wrong config changes nothing.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use tracing::{error, info, warn};
 
 use super::Daemon;
-use crate::config::{Config, LogConfig, NetConfig};
+use crate::config::{Config, ConfigError, LogConfig, NetConfig};
 
 impl Daemon {
     /// Reads the config file and applies it as far as that goes without a restart.
@@ -15,7 +15,10 @@ impl Daemon {
         let file = self.source.file.display().to_string();
         match Config::load(&self.source.file) {
             Ok(new) => self.apply(&file, &new),
-            Err(problem) => error!(file, %problem, "the config is wrong: nothing was changed"),
+            Err(problem) => {
+                let remedy = sandbox_remedy(&problem, self.sandbox.restricts_files());
+                error!(file, problem = %format_args!("{problem}{remedy}"), "the config is wrong: nothing was changed");
+            }
         }
         self.service.reloaded(&self.status_line());
     }
@@ -42,5 +45,31 @@ impl Daemon {
         if !changes.restart.is_empty() {
             warn!(file, keys = changes.restart.join(", "), "config read again: restart roced to apply these keys");
         }
+    }
+}
+
+/// Continues the text of a problem: a file that may not be read may be one that a symbolic link
+/// leads to since the daemon confined itself.
+fn sandbox_remedy(problem: &ConfigError, restricts_files: bool) -> &'static str {
+    match problem {
+        ConfigError::Read { error, .. } if restricts_files && error.kind() == io::ErrorKind::PermissionDenied => {
+            ", or it is outside of the folders of the sandbox: restart roced (docs/sandbox.md)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sandbox_is_named_where_it_may_deny_the_file() {
+        let problem = |kind: io::ErrorKind| ConfigError::Read { path: "/x/l.toml".into(), error: kind.into() };
+        let denied = problem(io::ErrorKind::PermissionDenied);
+        let text = format!("{denied}{}", sandbox_remedy(&denied, true));
+        assert!(text.ends_with("must be able to read it, or it is outside of the folders of the sandbox: restart roced (docs/sandbox.md)"), "{text}");
+        assert_eq!(sandbox_remedy(&denied, false), "");
+        assert_eq!(sandbox_remedy(&problem(io::ErrorKind::NotFound), true), "");
     }
 }

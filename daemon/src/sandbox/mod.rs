@@ -198,7 +198,7 @@ impl Sandbox {
             thread: kind.name().into(),
             system_calls: prepared.filters[kind as usize].calls().map(str::to_owned).collect(),
             capabilities: capabilities::kept_now(kind).map(|capability| capability.to_string()).collect(),
-            files: paths::described(kind, &prepared.served),
+            files: prepared.rules.get().map_or_else(Vec::new, |rules| rules.described(kind).to_vec()),
         };
         SandboxReport {
             in_force: true,

@@ -69,6 +69,12 @@ struct OpenPath {
     word: &'static str,
 }
 
+impl OpenPath {
+    fn describe(&self) -> String {
+        format!("{} ({})", self.path.display(), self.word)
+    }
+}
+
 /// Paths that a kind of thread needs; all of them exist on every host, except where noted.
 fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
     let read = access::READ_FILE | access::READ_DIR;
@@ -108,18 +114,15 @@ fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
     all
 }
 
-/// Paths of a kind of thread, for a report.
-pub(super) fn described(kind: ThreadKind, served: &ServedPaths) -> Vec<String> {
-    let of = |open: OpenPath| format!("{} ({})", open.path.display(), open.word);
-    open_to(kind, served).into_iter().map(of).collect()
-}
-
 /// Files of each kind of thread, as rules of the kernel. They are made once: a thread that starts
 /// while the process has as many descriptors as it may have is confined as well.
 #[derive(Debug)]
 pub(super) struct PathRules {
     /// By [`ThreadKind::ALL`]; without Landlock none.
     rules: Vec<OwnedFd>,
+    /// The paths of these rules in words, by [`ThreadKind::ALL`]. A symbolic link may have led
+    /// elsewhere then.
+    described: Vec<Vec<String>>,
     /// The kernel's Landlock, in words.
     pub(super) landlock: String,
 }
@@ -127,19 +130,25 @@ pub(super) struct PathRules {
 impl PathRules {
     /// The rules of all kinds. Their folders exist.
     pub(super) fn new(served: &ServedPaths) -> io::Result<Self> {
+        let opened = ThreadKind::ALL.map(|kind| opened(kind, served));
+        let described = opened.iter().map(|paths| paths.iter().map(|(open, _)| open.describe()).collect()).collect();
         let version = match version() {
             Ok(version) => version,
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                return Ok(Self { rules: Vec::new(), landlock: "not enabled in this kernel (lsm=)".into() });
-            }
-            Err(_) => {
-                let landlock = "not in this kernel (CONFIG_SECURITY_LANDLOCK)".into();
-                return Ok(Self { rules: Vec::new(), landlock });
+            Err(error) => {
+                let landlock = match error.raw_os_error() {
+                    Some(libc::EOPNOTSUPP) => "not enabled in this kernel (lsm=)",
+                    _ => "not in this kernel (CONFIG_SECURITY_LANDLOCK)",
+                };
+                return Ok(Self { rules: Vec::new(), described, landlock: landlock.into() });
             }
         };
-        let rules =
-            ThreadKind::ALL.map(|kind| rules_of(kind, served, version)).into_iter().collect::<Result<_, _>>()?;
-        Ok(Self { rules, landlock: format!("version {version}") })
+        let rules = opened.iter().map(|paths| rules_of(paths, version)).collect::<Result<_, _>>()?;
+        Ok(Self { rules, described, landlock: format!("version {version}") })
+    }
+
+    /// Paths of a kind of thread, for a report.
+    pub(super) fn described(&self, kind: ThreadKind) -> &[String] {
+        &self.described[kind as usize]
     }
 
     /// Takes the access to all other files from the calling thread, and to TCP, for ever.
@@ -150,12 +159,19 @@ impl PathRules {
     }
 }
 
-fn rules_of(kind: ThreadKind, served: &ServedPaths, version: u32) -> io::Result<OwnedFd> {
+/// The paths of a kind of thread. One that is missing needs no rule.
+fn opened(kind: ThreadKind, served: &ServedPaths) -> Vec<(OpenPath, File)> {
+    let open = |path: OpenPath| {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path.path).ok()?;
+        Some((path, file))
+    };
+    open_to(kind, served).into_iter().filter_map(open).collect()
+}
+
+fn rules_of(paths: &[(OpenPath, File)], version: u32) -> io::Result<OwnedFd> {
     let rules = ruleset(version)?;
-    for open in open_to(kind, served) {
-        // A path that is missing needs no rule.
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&open.path) else { continue };
-        allow(&rules, &file, open.access & known_accesses(version))?;
+    for (open, file) in paths {
+        allow(&rules, file, open.access & known_accesses(version))?;
     }
     Ok(rules)
 }
@@ -190,4 +206,30 @@ fn allow(rules: &OwnedFd, file: &File, allowed: u64) -> io::Result<()> {
     let added =
         unsafe { libc::syscall(libc::SYS_landlock_add_rule, rules.as_raw_fd(), PATH_BENEATH, &raw const rule, 0_u32) };
     result(added).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_paths_of_a_report_are_those_of_the_rules_and_not_where_a_link_leads_later() {
+        let root = tempfile::tempdir().expect("a scratch folder");
+        let [at_start, later] = ["at-start", "later"].map(|name| root.path().join(name));
+        for folder in [&at_start, &later] {
+            fs::create_dir(folder).expect("a folder of our own");
+            File::create(folder.join("roced.toml")).expect("a folder of our own");
+        }
+        let link = root.path().join("link.toml");
+        symlink(at_start.join("roced.toml"), &link).expect("a folder of our own");
+        let served = ServedPaths { config: link.clone(), sockets: vec![root.path().join("missing/x.sock")] };
+        let rules = PathRules::new(&served).expect("rules, or no Landlock");
+        fs::remove_file(&link).expect("the link");
+        symlink(later.join("roced.toml"), &link).expect("a folder of our own");
+        let shown = rules.described(ThreadKind::Control).join("\n");
+        assert!(shown.contains("at-start (read)") && !shown.contains("later"), "{shown}");
+        assert!(!shown.contains("missing"), "a folder that is not there has no rule: {shown}");
+    }
 }
