@@ -63,7 +63,7 @@ mod tests {
         CountersReport {
             counters: [
                 ("device/roce0".to_owned(), group(&[("xdp_redirected", 12_345), ("xdp_pass_not_ip", 0)])),
-                ("worker/0".to_owned(), group(&[("handoff_in", 0)])),
+                ("worker/0".to_owned(), group(&[("forwarded_in", 0)])),
             ]
             .into(),
         }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn all_shows_zeros() {
         let text = render(&report(), true, None);
-        assert!(text.contains("xdp_pass_not_ip") && text.contains("handoff_in"), "{text}");
+        assert!(text.contains("xdp_pass_not_ip") && text.contains("forwarded_in"), "{text}");
         assert!(!text.contains("--all"), "{text}");
     }
 

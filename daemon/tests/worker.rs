@@ -152,7 +152,7 @@ fn frames_on_the_wrong_queue_reach_their_queue_pair_and_are_counted() {
     write(&mut client, 1, 200_000);
     let (first, second) = (snapshot(&mut rig, 0), snapshot(&mut rig, 1));
     assert!(first.handoff.forwarded >= 49, "{:?}", first.handoff);
-    assert_eq!((second.handoff.handoff_in, second.handoff.forwarded), (first.handoff.forwarded, 0));
+    assert_eq!((second.handoff.forwarded_in, second.handoff.forwarded), (first.handoff.forwarded, 0));
     rig.stop();
 }
 

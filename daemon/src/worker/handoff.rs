@@ -129,8 +129,10 @@ pub struct HandoffCounters {
     pub hand_over_full: u64,
     /// Such frames without a possible owner in this daemon.
     pub hand_over_lost: u64,
-    /// Frames received from other workers, of both kinds.
-    pub handoff_in: u64,
+    /// Frames that other workers forwarded to this one.
+    pub forwarded_in: u64,
+    /// Frames that other workers handed over to this one.
+    pub handed_over_in: u64,
 }
 
 impl HandoffCounters {
@@ -139,8 +141,9 @@ impl HandoffCounters {
         [
             ("forwarded", self.forwarded),
             ("forward_dropped", self.forward_dropped),
-            ("handoff_in", self.handoff_in),
+            ("forwarded_in", self.forwarded_in),
             ("handed_over", self.handed_over),
+            ("handed_over_in", self.handed_over_in),
             ("hand_over_full", self.hand_over_full),
             ("hand_over_lost", self.hand_over_lost),
         ]
@@ -393,9 +396,12 @@ impl Handoff {
         if inbox.is_empty() {
             return None;
         }
-        let packet_buffer = inbox.pop();
-        self.counters.handoff_in += u64::from(packet_buffer.is_some());
-        packet_buffer
+        let packet_buffer = inbox.pop()?;
+        match packet_buffer.kind {
+            BufferKind::Forwarded => self.counters.forwarded_in += 1,
+            BufferKind::HandedOver => self.counters.handed_over_in += 1,
+        }
+        Some(packet_buffer)
     }
 
     fn deliver(&mut self, to: usize, packet_buffer: PacketBuffer) {
@@ -459,6 +465,22 @@ mod tests {
         );
         ends[1].give_back(packet_buffer);
         assert!(!ends[0].has_arrivals() && !ends[1].has_arrivals());
+    }
+
+    #[test]
+    fn arrivals_from_other_workers_are_counted_by_their_kind() {
+        let mut ends = ends(2);
+        ends[0].forward(1, &[&[1]]).expect("room");
+        for to in [1, 1, 0] {
+            ends[0].hand_over(1, fill_with(&[2]), |_| Some(to)).expect("room");
+        }
+        for end in &mut ends {
+            while let Some(packet_buffer) = end.take_in() {
+                end.give_back(packet_buffer);
+            }
+        }
+        let arrived = [0, 1].map(|at: usize| (ends[at].counters().forwarded_in, ends[at].counters().handed_over_in));
+        assert_eq!(arrived, [(0, 0), (1, 2)], "a frame to the own worker came from no other");
     }
 
     #[test]
