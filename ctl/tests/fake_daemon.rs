@@ -253,7 +253,9 @@ fn qps_show_congestion_windows_where_there_are_any() {
     report.qps[0].response_window_packets = Some(128.0);
     let (_, output) = FakeDaemon::answering(line(&report)).run(&["qps"]);
     let shown = text(&output.stdout);
-    for part in ["RTT  window  READ window  last error", "12.3 us    31.2        128.0  -", "-            -  send failed: "] {
+    for part in
+        ["RTT  window  READ window  last error", "12.3 us    31.2        128.0  -", "-            -  send failed: "]
+    {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
 }

@@ -31,8 +31,8 @@ use tracing_subscriber::{
 
 use crate::{
     config::{
-        Config, ConfigError, ConfigSource, CongestionChoice, DEFAULT_PATH, DeviceConfig, EcnChoice, LogConfig, LogLevel,
-        LogTarget, shown,
+        Config, ConfigError, ConfigSource, CongestionChoice, DEFAULT_PATH, DeviceConfig, EcnChoice, LogConfig,
+        LogLevel, LogTarget, shown,
     },
     log_thread,
     sandbox::Confinement,
