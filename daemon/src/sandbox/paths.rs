@@ -120,8 +120,8 @@ fn open_to(kind: ThreadKind, served: &ServedPaths) -> Vec<OpenPath> {
 pub(super) struct PathRules {
     /// By [`ThreadKind::ALL`]; without Landlock none.
     rules: Vec<OwnedFd>,
-    /// The paths of these rules in words, by [`ThreadKind::ALL`]. A symbolic link may have led
-    /// elsewhere then.
+    /// The paths of these rules in words, by [`ThreadKind::ALL`]. A symbolic link may lead
+    /// elsewhere by now.
     described: Vec<Vec<String>>,
     /// The kernel's Landlock, in words.
     pub(super) landlock: String,
