@@ -170,8 +170,11 @@ impl CongestionWindow {
             self.round_end = frontier;
             return;
         }
-        if self.flags & (MARKED | CUT) == 0 && self.flags & (FULL | WAS_FULL) != 0 {
-            self.grow(packets, most);
+        let ahead = u32::try_from(oldest.distance_from(self.round_end)).unwrap_or(0);
+        // After a cut only packets that were sent after it count.
+        let grows_by = if self.flags & (MARKED | CUT) == 0 { packets } else { packets.min(ahead) };
+        if self.flags & (FULL | WAS_FULL) != 0 {
+            self.grow(grows_by, most);
         }
         self.follow_round(oldest, frontier);
     }
@@ -410,6 +413,19 @@ mod tests {
         sender.round(|_, _| {});
         sender.round(|_, _| {});
         assert!((1.0..=2.1).contains(&sender.size()), "{}", sender.size());
+    }
+
+    /// With one packet in flight its CNP may come after its ACK.
+    #[test]
+    fn a_mark_that_comes_after_the_acknowledgment_does_not_hold_back_the_next_packet() {
+        let mut sender = Sender::new();
+        for _ in 0..100 {
+            sender.round(|window, frontier| window.on_mark(frontier));
+        }
+        sender.window.on_mark(sender.frontier);
+        assert_eq!(sender.size(), 1.0 / 64.0);
+        sender.round(|_, _| {});
+        assert!(sender.size() > 1.0, "{}", sender.size());
     }
 
     /// Of 128 packets seven must be lost, of sixteen one.
