@@ -1,5 +1,5 @@
 //! Congestion notification packets (CNPs): a host sends one for marked data alone, at most one an
-//! interval for each queue pair, and one for eight frames on average; it sends one where a mark asks
+//! interval for each queue pair, and an eighth of the bytes on average; it sends one where a mark asks
 //! for it. They have the bytes of annex A17.
 
 use roced_transport::{

@@ -1,0 +1,135 @@
+//! Flows that begin and end, have other distances, or cross several links.
+
+use roced_transport::clock::Nanos;
+
+use super::{Case, LOSSY, OFF, PAYLOAD_SHARE, TEN_GBIT, WINDOW, star};
+use crate::{
+    bar::{
+        BarSpec,
+        Goal::{AtLeast, AtMost},
+    },
+    flow::FlowSpec,
+    outcome::{RunOutcome, jain},
+    run::RunSpec,
+    topology::{LinkSpec, Topology},
+};
+
+const JOIN: Nanos = Nanos::from_millis(100);
+const LEAVE: Nanos = Nanos::from_millis(200);
+
+/// Time without a value, in ms: longer than any bar.
+const NEVER_MS: f64 = 1e6;
+
+/// Two flows; two more between 100 and 200 ms.
+fn two_four_two() -> RunSpec {
+    let mut spec = star(4, TEN_GBIT, WINDOW, LOSSY);
+    for flow in &mut spec.flows[2..] {
+        // At the end they have few messages left.
+        (flow.begin, flow.end, flow.depth) = (JOIN, LEAVE, 4);
+    }
+    RunSpec { end: Nanos::from_millis(300), ..spec }
+}
+
+/// Time from the join until four flows have equal shares of 5 ms.
+fn join_ms(outcome: &RunOutcome) -> f64 {
+    let after: Vec<_> = outcome.rates().filter(|(time, _)| *time > JOIN && *time <= LEAVE).collect();
+    let is_fair = |run: &&[(Nanos, Vec<f64>)]| {
+        let shares: Vec<f64> = (0..4).map(|flow| run.iter().map(|(_, rates)| rates[flow]).sum()).collect();
+        jain(&shares) > 0.95
+    };
+    after.windows(5).find(is_fair).map_or(NEVER_MS, |run| (run[0].0 - JOIN).0 as f64 / 1e6)
+}
+
+/// Time from the leave until the rest use nine tenths of the link.
+fn leave_ms(outcome: &RunOutcome) -> f64 {
+    let is_used = |rates: &[f64]| rates[..2].iter().sum::<f64>() >= 0.9 * 10.0 * PAYLOAD_SHARE;
+    let used = outcome.rates().find(|(time, rates)| *time > LEAVE && is_used(rates));
+    used.map_or(NEVER_MS, |(time, _)| (time - LEAVE).0 as f64 / 1e6)
+}
+
+/// Three switches in a row: one flow crosses both links between them, two cross one each.
+fn parking_lot() -> RunSpec {
+    let mut topology = Topology::new(6, 3);
+    for (host, switch) in [0, 0, 1, 2, 1, 2].into_iter().enumerate() {
+        topology.link_host(host, switch, TEN_GBIT);
+    }
+    topology.link_switches(0, 1, TEN_GBIT);
+    topology.link_switches(1, 2, TEN_GBIT);
+    let template = star(1, TEN_GBIT, WINDOW, LOSSY);
+    RunSpec {
+        watched: topology.port_between(0, 1),
+        topology,
+        hosts: vec![WINDOW; 6],
+        flows: vec![FlowSpec::writes(0, 3), FlowSpec::writes(1, 4), FlowSpec::writes(2, 5)],
+        ..template
+    }
+}
+
+/// Two senders near the receiver, two far from it.
+fn mixed_distances() -> RunSpec {
+    let mut topology = Topology::new(5, 1);
+    for host in 0..5 {
+        let one_way = if host > 2 { Nanos::from_micros(50) } else { TEN_GBIT.one_way };
+        topology.link_host(host, 0, LinkSpec { one_way, ..TEN_GBIT });
+    }
+    let template = star(4, TEN_GBIT, WINDOW, LOSSY);
+    RunSpec { watched: topology.port_to_host(0), topology, ..template }
+}
+
+/// Two senders that react, two that do not.
+fn mixed_control() -> RunSpec {
+    let mut spec = star(4, TEN_GBIT, WINDOW, LOSSY);
+    spec.hosts[3..].fill(OFF);
+    spec
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let utilization = |outcome: &RunOutcome| outcome.gbit_per_s() / (10.0 * PAYLOAD_SHARE);
+    let failures = |outcome: &RunOutcome| outcome.failures() as f64;
+    vec![
+        Case {
+            name: "2-4-2",
+            text: "two flows; two more between 100 and 200 ms",
+            is_quick: true,
+            runs: vec![("window", two_four_two())],
+            bars: vec![
+                BarSpec::new("ms to equal shares", AtMost(10.0), join_ms),
+                BarSpec::new("ms to 90 % of the link", AtMost(5.0), leave_ms),
+            ],
+        },
+        Case {
+            name: "parking lot",
+            text: "one flow over two links, beside one flow on each",
+            is_quick: false,
+            runs: vec![("window", parking_lot())],
+            bars: vec![
+                BarSpec::new("share of the long flow", AtLeast(0.2), |outcome| {
+                    outcome.flow_gbit_per_s(0) / (10.0 * PAYLOAD_SHARE)
+                }),
+                BarSpec::new("utilization of the first link", AtLeast(0.95), |outcome| {
+                    (outcome.flow_gbit_per_s(0) + outcome.flow_gbit_per_s(1)) / (10.0 * PAYLOAD_SHARE)
+                }),
+            ],
+        },
+        Case {
+            name: "mixed distances",
+            text: "two senders with a round trip of 4 us, two with 102 us",
+            is_quick: false,
+            runs: vec![("window", mixed_distances())],
+            bars: vec![
+                BarSpec::new("utilization", AtLeast(0.97), utilization),
+                BarSpec::new("smallest to largest share", AtLeast(0.3), RunOutcome::min_to_max),
+            ],
+        },
+        Case {
+            name: "mixed control",
+            text: "two senders that react beside two that do not: the latter take more",
+            is_quick: false,
+            runs: vec![("window and off", mixed_control())],
+            bars: vec![
+                BarSpec::new("utilization", AtLeast(0.97), utilization),
+                BarSpec::new("connections that failed", AtMost(0.0), failures),
+            ],
+        },
+    ]
+}

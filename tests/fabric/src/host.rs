@@ -1,0 +1,201 @@
+//! A host: the real endpoint, a worker that has turns, and a NIC with rings.
+
+use std::collections::VecDeque;
+
+use fastrand::Rng;
+use roced_transport::{
+    clock::Nanos,
+    congestion::{notification::NotificationConfig, window::CongestionControl},
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, Egress, EmitError, FrameMut, Wire},
+    partition::Partitions,
+    recovery::RecoveryConfig,
+};
+use roced_types::EndpointId;
+
+use crate::{
+    frames::{FrameId, Frames},
+    memory::HostMemory,
+    queues::CLASSES,
+};
+
+/// Frames that a worker takes, or sends, in one turn at most.
+const BATCH: usize = 64;
+
+/// Time of a turn, and of each frame in it.
+const TURN: Nanos = Nanos(500);
+const FRAME: Nanos = Nanos(300);
+
+/// Options of a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostOptions {
+    pub(crate) congestion: CongestionControl,
+    /// Packets may be marked.
+    pub(crate) is_capable: bool,
+    pub(crate) window_packets: u32,
+    pub(crate) total_window_packets: u32,
+    /// An idle worker begins its turn up to so much later than it could.
+    pub(crate) jitter: Nanos,
+    pub(crate) rx_ring: usize,
+    pub(crate) tx_ring: usize,
+    /// Least time between two CNPs of a queue pair.
+    pub(crate) notification_interval: Nanos,
+}
+
+/// End of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnEnd {
+    /// The worker is busy until then.
+    pub(crate) busy_until: Nanos,
+    /// When it has to do something again, if no frame comes.
+    pub(crate) next: Nanos,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(crate) struct SimulatedHost {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) memory: HostMemory,
+    pub(crate) options: HostOptions,
+    rx: VecDeque<FrameId>,
+    tx: VecDeque<FrameId>,
+    /// Memory of frames that were received.
+    spare: Vec<Vec<u8>>,
+    pub(crate) is_sending: bool,
+    paused_until: [Nanos; CLASSES],
+    pub(crate) busy_until: Nanos,
+    /// Time of the turn that is due next.
+    pub(crate) turn_at: Nanos,
+    /// The ring was full at the end of the last turn.
+    is_held_up: bool,
+    /// Frames lost for lack of room in the ring.
+    pub(crate) overruns: u64,
+    random: Rng,
+}
+
+/// The NIC's ring, while the endpoint sends.
+struct NicRing<'h> {
+    tx: &'h mut VecDeque<FrameId>,
+    room: usize,
+    spare: &'h mut Vec<Vec<u8>>,
+    frames: &'h mut Frames,
+}
+
+impl Wire for NicRing<'_> {
+    fn emit(
+        &mut self,
+        _via: Egress,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.tx.len() >= self.room {
+            return Err(EmitError::Full);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(frame_bytes, 0);
+        if fill(&mut FrameMut::single(&mut bytes)).is_err() {
+            self.spare.push(bytes);
+            return Err(EmitError::Aborted);
+        }
+        self.tx.push_back(self.frames.add(bytes));
+        Ok(())
+    }
+}
+
+impl SimulatedHost {
+    /// A host with memory for so many flows.
+    pub(crate) fn new(options: HostOptions, flows: u32, seed: u64) -> Self {
+        let mut endpoint = Endpoint::new(EndpointConfig {
+            id: EndpointId::new(1).expect("a small number"),
+            max_mrs: flows,
+            max_ahs: 1,
+            max_srqs: 1,
+            max_attachments: 0,
+            max_qps: flows,
+            total_window_packets: options.total_window_packets,
+            recovery: RecoveryConfig::default(),
+            partitions: Partitions::default(),
+        });
+        endpoint.set_congestion_control(options.congestion);
+        let interval = options.notification_interval;
+        endpoint.set_notifications(NotificationConfig { interval, ..NotificationConfig::default() });
+        Self {
+            endpoint,
+            memory: HostMemory::default(),
+            options,
+            rx: VecDeque::new(),
+            tx: VecDeque::new(),
+            spare: Vec::new(),
+            is_sending: false,
+            paused_until: [Nanos(0); CLASSES],
+            busy_until: Nanos(0),
+            turn_at: Nanos::NEVER,
+            is_held_up: false,
+            overruns: 0,
+            random: Rng::with_seed(seed),
+        }
+    }
+
+    /// A frame has arrived.
+    pub(crate) fn on_frame(&mut self, frame: FrameId, frames: &mut Frames) {
+        if self.rx.len() >= self.options.rx_ring {
+            self.overruns += 1;
+            self.spare.push(frames.take(frame));
+        } else {
+            self.rx.push_back(frame);
+        }
+    }
+
+    /// Time at which a worker begins a turn for something that happens at `now`.
+    pub(crate) fn wakes_at(&mut self, now: Nanos) -> Nanos {
+        let late = Nanos(self.random.u64(0..=self.options.jitter.0));
+        self.busy_until.max(now + late)
+    }
+
+    /// The worker takes frames, looks at its timers, and sends.
+    pub(crate) fn turn(&mut self, now: Nanos, frames: &mut Frames) -> TurnEnd {
+        let mut handled = 0;
+        while handled < BATCH
+            && let Some(frame) = self.rx.pop_front()
+        {
+            let bytes = frames.take(frame);
+            self.endpoint.on_frame(now, &[&bytes], &mut self.memory);
+            self.spare.push(bytes);
+            handled += 1;
+        }
+        if self.endpoint.poll_timeout() <= now {
+            self.endpoint.on_timeout(now, BATCH, &mut self.memory);
+        }
+        let room = self.options.tx_ring;
+        let mut nic = NicRing { tx: &mut self.tx, room, spare: &mut self.spare, frames };
+        handled += self.endpoint.poll_transmit(now, BATCH, &mut self.memory, &mut nic).visits;
+        self.spare.truncate(BATCH);
+        self.is_held_up = self.tx.len() >= room;
+        self.busy_until = now + TURN + Nanos(FRAME.0 * handled as u64);
+        let has_more = !self.rx.is_empty() || self.endpoint.wants_transmit() && !self.is_held_up;
+        let next = if has_more { self.busy_until } else { self.endpoint.poll_timeout() };
+        TurnEnd { busy_until: self.busy_until, next }
+    }
+
+    pub(crate) fn pause(&mut self, class: u8, until: Nanos) {
+        self.paused_until[usize::from(class)] = until;
+    }
+
+    /// Takes the next frame to be sent. A class that is paused holds up those behind it.
+    pub(crate) fn pop(&mut self, now: Nanos, frames: &Frames) -> Option<FrameId> {
+        let class = frames.class(*self.tx.front()?);
+        if self.paused_until[usize::from(class)] > now { None } else { self.tx.pop_front() }
+    }
+
+    /// The ring was full, and has room again for half of it: true once.
+    pub(crate) fn takes_room(&mut self) -> bool {
+        let has_room = self.is_held_up && self.tx.len() <= self.options.tx_ring / 2;
+        self.is_held_up &= !has_room;
+        has_room
+    }
+
+    /// Frames in both rings.
+    pub(crate) fn ring_frames(&self) -> usize {
+        self.rx.len() + self.tx.len()
+    }
+}
