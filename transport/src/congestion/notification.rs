@@ -16,9 +16,9 @@ use crate::{clock::Nanos, counters::named_counters, denied_sources::GidPrefix, s
 /// Bytes of a CNP over IPv4.
 pub const NOTIFICATION_BYTES: u64 = 74;
 
-/// Bytes received for each CNP that is sent, on average, so that a forger that marks all packets
-/// causes no more than an eighth of its own traffic. A packet counts as [`NOTIFICATION_BYTES`] and
-/// its payload: a large one earns the CNPs of several queue pairs, as a receiver of many senders
+/// Accepted bytes for each CNP that is sent, on average, so that marks on all packets cause about an
+/// eighth of the traffic that the worker accepts. A packet counts as [`NOTIFICATION_BYTES`] and its
+/// payload: a large one earns the CNPs of several queue pairs, as a receiver of many senders
 /// with a packet each in flight needs them.
 pub const BYTES_PER_NOTIFICATION: u64 = 8 * NOTIFICATION_BYTES;
 
@@ -106,7 +106,7 @@ impl Notifications {
     }
 }
 
-/// Bound of an endpoint's CNPs by the bytes that it has received.
+/// Bound of an endpoint's CNPs by the bytes that it has accepted.
 #[derive(Debug)]
 pub(crate) struct NotificationBudget {
     /// Bytes that no CNP was sent for.

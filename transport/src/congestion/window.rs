@@ -171,10 +171,15 @@ impl CongestionWindow {
             return;
         }
         let ahead = u32::try_from(oldest.distance_from(self.round_end)).unwrap_or(0);
-        // After a cut only packets that were sent after it count.
-        let grows_by = if self.flags & (MARKED | CUT) == 0 { packets } else { packets.min(ahead) };
+        let after_cut = match self.flags & (MARKED | CUT) {
+            0 => packets,
+            // Packets of before the mark do not count.
+            flags if flags & MARKED != 0 => packets.min(ahead),
+            // One that was lost ends the round: packets behind it may be of before the cut.
+            _ => 0,
+        };
         if self.flags & (FULL | WAS_FULL) != 0 {
-            self.grow(grows_by, most);
+            self.grow(after_cut, most);
         }
         self.follow_round(oldest, frontier);
     }
@@ -187,17 +192,16 @@ impl CongestionWindow {
         }
     }
 
+    /// Packets up to the threshold make it larger by one each, the others by one a round trip.
     fn grow(&mut self, packets: u32, most: u32) {
-        let packets = u64::from(packets.min(most)) * u64::from(ONE);
-        let more = if self.size / ONE < u32::from(self.threshold) {
-            packets
-        } else {
-            // Below one packet this is one for each, although more than a round trip lies between two:
-            // else a sender that is left with little would never come up to others.
-            packets * u64::from(ONE) / u64::from(self.size.max(ONE))
-        };
-        let cap = u64::from(most) * u64::from(ONE);
-        self.size = (u64::from(self.size) + more).min(cap).min(u64::from(u32::MAX)) as u32;
+        let one = u64::from(ONE);
+        let (size, acknowledged) = (u64::from(self.size), u64::from(packets.min(most)) * one);
+        let at_once = acknowledged.min((u64::from(self.threshold) * one).saturating_sub(size));
+        // Below one packet this is one for each, although more than a round trip lies between two:
+        // else a sender that is left with little would never come up to others.
+        let slowly = (acknowledged - at_once) * one / (size + at_once).max(one);
+        let cap = u64::from(most) * one;
+        self.size = (size + at_once + slowly).min(cap).min(u64::from(u32::MAX)) as u32;
     }
 
     fn end_round(&mut self, frontier: Psn) {
@@ -223,6 +227,10 @@ impl CongestionWindow {
         }
         let share = u64::from(self.share) + 1;
         self.cut(frontier, |size| size - ((u64::from(size) * share) >> 17) as u32);
+        if self.flags & MARKED == 0 {
+            // Also when a loss has made it smaller: the round is that of the mark.
+            self.round_end = frontier;
+        }
         self.flags |= MARKED;
     }
 
@@ -253,7 +261,7 @@ impl CongestionWindow {
         }
         let is_dead = self.flags & TIMEOUTS >= TIMEOUTS_MAX;
         if is_dead {
-            self.flags &= !CUT;
+            self.flags &= !(CUT | MARKED);
         }
         self.cut(round_end, |size| if is_dead { MIN } else { size / 2 });
     }
@@ -455,6 +463,45 @@ mod tests {
             let size = if timeout < 5 { 8.0 } else { 1.0 / 64.0 };
             assert_eq!(sender.size(), size, "{timeout}");
         }
+        // The peer was there all the time: one ACK answers all packets of before the timeouts.
+        let (oldest, frontier) = (sender.oldest.plus(100), sender.oldest.plus(101));
+        sender.window.on_full();
+        sender.window.on_acknowledged(100, oldest, frontier, MOST, sender.now);
+        assert_eq!(sender.size(), 1.0 / 64.0, "they show no room");
+        sender.window.on_full();
+        sender.window.on_acknowledged(1, frontier, frontier.plus(1), MOST, sender.now);
+        assert!(sender.size() > 1.0);
+    }
+
+    /// Packets of before the mark do not count, although the round was that of the loss.
+    #[test]
+    fn a_mark_that_follows_a_loss_lasts_for_its_own_round() {
+        let mut sender = Sender::new();
+        let frontier = sender.oldest.plus(16);
+        sender.window.on_full();
+        sender.window.on_losses(sender.oldest.plus(1));
+        sender.window.on_mark(frontier);
+        let before = sender.size();
+        sender.window.on_acknowledged(15, sender.oldest.plus(15), frontier, MOST, sender.now);
+        assert_eq!(sender.size(), before);
+    }
+
+    #[test]
+    fn one_acknowledgment_of_many_packets_stops_at_the_threshold() {
+        let mut sender = Sender::new();
+        sender.round(|window, frontier| window.on_losses(frontier));
+        assert_eq!(sender.size(), 8.0);
+        sender.window.on_mark(sender.frontier);
+        let before = sender.size();
+        assert!((3.9..=4.0).contains(&before));
+        sender.window.on_full();
+        let frontier = sender.frontier.plus(8);
+        sender.window.on_acknowledged(8, frontier, frontier, MOST, sender.now);
+        assert!(
+            (5.5..6.1).contains(&sender.size()),
+            "a threshold of three or four, then two for eight: {}",
+            sender.size()
+        );
     }
 
     #[test]
