@@ -154,6 +154,12 @@ impl Flow {
         hosts[host].memory.placed(region)
     }
 
+    /// Bytes that have arrived in memory without a hole.
+    pub(crate) fn whole(&self, hosts: &[SimulatedHost]) -> u64 {
+        let FlowEnd { host, region, .. } = self.receiver();
+        hosts[host].memory.whole(region)
+    }
+
     /// Bytes that must have arrived, and that can have.
     pub(crate) fn bounds(&self) -> (u64, u64) {
         let bytes = u64::from(self.spec.message_bytes);

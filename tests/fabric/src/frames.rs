@@ -21,6 +21,8 @@ const MARK: u8 = 3;
 pub(crate) struct Frames {
     bytes: Vec<Vec<u8>>,
     free: Vec<u32>,
+    /// Memory of frames that are gone; the last one is in the caches.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Frames {
@@ -38,6 +40,24 @@ impl Frames {
     pub(crate) fn take(&mut self, frame: FrameId) -> Vec<u8> {
         self.free.push(frame.0);
         std::mem::take(&mut self.bytes[frame.0 as usize])
+    }
+
+    /// Takes it out and forgets it.
+    pub(crate) fn remove(&mut self, frame: FrameId) {
+        let bytes = self.take(frame);
+        self.give_back(bytes);
+    }
+
+    /// Memory for a frame.
+    pub(crate) fn memory(&mut self, frame_bytes: usize) -> Vec<u8> {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(frame_bytes, 0);
+        bytes
+    }
+
+    /// Memory of a frame that was taken out.
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare.push(bytes);
     }
 
     /// Number of frames under way.

@@ -59,13 +59,13 @@ pub(crate) struct SimulatedHost {
     pub(crate) options: HostOptions,
     rx: VecDeque<FrameId>,
     tx: VecDeque<FrameId>,
-    /// Memory of frames that were received.
-    spare: Vec<Vec<u8>>,
     pub(crate) is_sending: bool,
     paused_until: [Nanos; CLASSES],
     pub(crate) busy_until: Nanos,
     /// Time of the turn that is due next.
     pub(crate) turn_at: Nanos,
+    /// It was woken, and has had no turn since.
+    is_woken: bool,
     /// The ring was full at the end of the last turn.
     is_held_up: bool,
     /// Frames lost for lack of room in the ring.
@@ -77,7 +77,6 @@ pub(crate) struct SimulatedHost {
 struct NicRing<'h> {
     tx: &'h mut VecDeque<FrameId>,
     room: usize,
-    spare: &'h mut Vec<Vec<u8>>,
     frames: &'h mut Frames,
 }
 
@@ -91,10 +90,9 @@ impl Wire for NicRing<'_> {
         if self.tx.len() >= self.room {
             return Err(EmitError::Full);
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.resize(frame_bytes, 0);
+        let mut bytes = self.frames.memory(frame_bytes);
         if fill(&mut FrameMut::single(&mut bytes)).is_err() {
-            self.spare.push(bytes);
+            self.frames.give_back(bytes);
             return Err(EmitError::Aborted);
         }
         self.tx.push_back(self.frames.add(bytes));
@@ -125,11 +123,11 @@ impl SimulatedHost {
             options,
             rx: VecDeque::new(),
             tx: VecDeque::new(),
-            spare: Vec::new(),
             is_sending: false,
             paused_until: [Nanos(0); CLASSES],
             busy_until: Nanos(0),
             turn_at: Nanos::NEVER,
+            is_woken: false,
             is_held_up: false,
             overruns: 0,
             random: Rng::with_seed(seed),
@@ -140,40 +138,53 @@ impl SimulatedHost {
     pub(crate) fn on_frame(&mut self, frame: FrameId, frames: &mut Frames) {
         if self.rx.len() >= self.options.rx_ring {
             self.overruns += 1;
-            self.spare.push(frames.take(frame));
+            frames.remove(frame);
         } else {
             self.rx.push_back(frame);
         }
     }
 
-    /// Time at which a worker begins a turn for something that happens at `now`.
-    pub(crate) fn wakes_at(&mut self, now: Nanos) -> Nanos {
-        let late = Nanos(self.random.u64(0..=self.options.jitter.0));
-        self.busy_until.max(now + late)
+    /// Time of the turn that a worker begins for something that happens at `now`; `None` if it was
+    /// woken before: how late it is does not depend on the number of frames.
+    pub(crate) fn wakes_at(&mut self, now: Nanos) -> Option<Nanos> {
+        if self.is_woken {
+            return None;
+        }
+        self.is_woken = true;
+        Some(self.busy_until.max(self.late(now)))
+    }
+
+    /// A time as late as a worker sees it.
+    fn late(&mut self, time: Nanos) -> Nanos {
+        time + Nanos(self.random.u64(0..=self.options.jitter.0))
     }
 
     /// The worker takes frames, looks at its timers, and sends.
     pub(crate) fn turn(&mut self, now: Nanos, frames: &mut Frames) -> TurnEnd {
+        self.is_woken = false;
         let mut handled = 0;
         while handled < BATCH
             && let Some(frame) = self.rx.pop_front()
         {
             let bytes = frames.take(frame);
             self.endpoint.on_frame(now, &[&bytes], &mut self.memory);
-            self.spare.push(bytes);
+            frames.give_back(bytes);
             handled += 1;
         }
         if self.endpoint.poll_timeout() <= now {
             self.endpoint.on_timeout(now, BATCH, &mut self.memory);
         }
         let room = self.options.tx_ring;
-        let mut nic = NicRing { tx: &mut self.tx, room, spare: &mut self.spare, frames };
+        let mut nic = NicRing { tx: &mut self.tx, room, frames };
         handled += self.endpoint.poll_transmit(now, BATCH, &mut self.memory, &mut nic).visits;
-        self.spare.truncate(BATCH);
         self.is_held_up = self.tx.len() >= room;
         self.busy_until = now + TURN + Nanos(FRAME.0 * handled as u64);
         let has_more = !self.rx.is_empty() || self.endpoint.wants_transmit() && !self.is_held_up;
-        let next = if has_more { self.busy_until } else { self.endpoint.poll_timeout() };
+        let next = match self.endpoint.poll_timeout() {
+            _ if has_more => self.busy_until,
+            Nanos::NEVER => Nanos::NEVER,
+            due => self.late(due.max(now)),
+        };
         TurnEnd { busy_until: self.busy_until, next }
     }
 

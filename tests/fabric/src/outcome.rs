@@ -102,6 +102,8 @@ pub(crate) struct RunOutcome {
     pub(crate) overruns: u64,
     /// Frames that hosts sent.
     pub(crate) frames: u64,
+    /// Frames that wait in switches at the end.
+    pub(crate) waiting_frames: usize,
     pub(crate) events: u64,
     pub(crate) samples: Samples,
     /// The first rule that was broken.

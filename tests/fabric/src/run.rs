@@ -18,6 +18,13 @@ use crate::{
 /// Bytes of a pause frame on a link.
 const PAUSE_WIRE_BYTES: u64 = 84;
 
+/// Bytes of the longest frame on a link.
+const FRAME_WIRE_BYTES_MAX: u64 = 4220;
+
+/// Time from the arrival of a pause until nothing more is sent: 60 quanta at 10 Gbit/s
+/// (IEEE 802.3 annex 31B).
+const REACTION: Nanos = Nanos(3072);
+
 /// Time of a pause: 65,535 quanta of 512 bits at 10 Gbit/s. It is refreshed at half of it.
 const PAUSE_TIME: Nanos = Nanos::from_micros(3355);
 
@@ -158,8 +165,9 @@ impl<'s> Run<'s> {
 
     /// The host's worker has something to do at `time`.
     fn wake(&mut self, host: usize, time: Nanos) {
-        let at = self.hosts[host].wakes_at(time);
-        self.take_turn_at(host, at);
+        if let Some(at) = self.hosts[host].wakes_at(time) {
+            self.take_turn_at(host, at);
+        }
     }
 
     fn take_turn_at(&mut self, host: usize, at: Nanos) {
@@ -180,6 +188,11 @@ impl<'s> Run<'s> {
             let Some(flow) = self.posting[host][qpn.index() as usize] else { continue };
             if status == Status::Success {
                 self.flows[flow].on_completed();
+                let (whole, (least, _)) = (self.flows[flow].whole(&self.hosts), self.flows[flow].bounds());
+                if whole < least {
+                    let text = format!("flow {flow}: {least} bytes reported, {whole} placed without a hole");
+                    self.violation.get_or_insert(text);
+                }
             } else {
                 self.flows[flow].failure.get_or_insert_with(|| format!("{status:?}"));
             }
@@ -239,23 +252,25 @@ impl<'s> Run<'s> {
         self.on_links += 1;
     }
 
-    /// Tells the neighbor of a port to pause, or to go on, ahead of all frames that wait.
+    /// Tells the neighbor of a port to pause, or to go on, ahead of all frames that wait, but after
+    /// the one that is being sent: the longest, as if it had just begun.
     fn order(&mut self, port: PortId, class: u8, order: PauseOrder) {
         let (far, link) = self.spec.topology.neighbor(port);
-        let arrival = self.now + link.duration(PAUSE_WIRE_BYTES) + link.one_way;
+        let arrival = self.now + link.duration(FRAME_WIRE_BYTES_MAX + PAUSE_WIRE_BYTES) + link.one_way + REACTION;
         let until = match order {
             PauseOrder::Pause => arrival + PAUSE_TIME,
             PauseOrder::Resume => Nanos(0),
         };
         self.agenda.add(arrival, Event::Pause(far, class, until));
-        if order == PauseOrder::Pause {
+        let switch = self.switch_of(port.node).expect("hosts pause no neighbor");
+        if order == PauseOrder::Pause && self.switches[switch].begin_refresh(port.port, class) {
             self.agenda.add(self.now + Nanos(PAUSE_TIME.0 / 2), Event::Refresh(port, class));
         }
     }
 
     fn refresh(&mut self, port: PortId, class: u8) {
         let switch = self.switch_of(port.node).expect("hosts pause no neighbor");
-        if self.switches[switch].is_pausing(port.port, class) {
+        if self.switches[switch].end_refresh(port.port, class) {
             self.order(port, class, PauseOrder::Pause);
         }
     }
@@ -282,7 +297,7 @@ impl<'s> Run<'s> {
             && self.frames.byte(frame, OPCODE_AT) == Some(CNP)
             && self.random.f64() < self.spec.cnp_loss
         {
-            self.frames.take(frame);
+            self.frames.remove(frame);
             return;
         }
         let (egress, order) = self.switches[switch].on_frame(frame, port.port, &mut self.frames);
@@ -292,9 +307,7 @@ impl<'s> Run<'s> {
         }
         match egress {
             Some(egress) => self.send(PortId { port: egress, ..port }),
-            None => {
-                self.frames.take(frame);
-            }
+            None => self.frames.remove(frame),
         }
     }
 
@@ -363,6 +376,7 @@ impl<'s> Run<'s> {
             total: self.total(),
             overruns: self.hosts.iter().map(|host| host.overruns).sum(),
             frames: self.frames_sent,
+            waiting_frames: self.switches.iter().map(SwitchModel::waiting_frames).sum(),
             events: self.agenda.added(),
             samples: self.samples,
             violation,

@@ -38,7 +38,8 @@ impl MarkingCurve {
 pub(crate) struct PauseRules {
     /// Classes without losses, a bit for each.
     pub(crate) classes: u8,
-    /// A neighbor is paused when this many bytes of a class from it wait.
+    /// A neighbor is paused when more bytes of a class from it wait. They do not count for the
+    /// buffer: a class without losses has memory of its own for each port.
     pub(crate) pause_bytes: u64,
     /// It may go on when no more wait.
     pub(crate) resume_bytes: u64,
@@ -80,6 +81,8 @@ pub(crate) struct SwitchCounters {
 struct IngressShare {
     bytes: u64,
     is_paused: bool,
+    /// It is to be told again.
+    is_refreshed: bool,
 }
 
 /// Order to a neighbor.
@@ -183,9 +186,16 @@ impl SwitchModel {
         Some((waiting, ends.then_some(PauseOrder::Resume)))
     }
 
-    /// The neighbor of a port is paused in a class.
-    pub(crate) fn is_pausing(&self, port: usize, class: u8) -> bool {
-        self.ingress[port][usize::from(class)].is_paused
+    /// A pause is to be repeated; true if that was not so before.
+    pub(crate) fn begin_refresh(&mut self, port: usize, class: u8) -> bool {
+        !std::mem::replace(&mut self.ingress[port][usize::from(class)].is_refreshed, true)
+    }
+
+    /// It is time to repeat a pause; true if the neighbor of the port is still to be paused.
+    pub(crate) fn end_refresh(&mut self, port: usize, class: u8) -> bool {
+        let share = &mut self.ingress[port][usize::from(class)];
+        share.is_refreshed = false;
+        share.is_paused
     }
 
     /// Frames that wait for all ports.

@@ -67,7 +67,7 @@ step .ci/belongings-test
 step .ci/packages-test
 step .ci/subjects-test
 step .ci/subjects
-for mutant in tests/sim/mutants/*.patch cm/mutants/*.patch; do
+for mutant in {tests/sim,cm,tests/fabric}/mutants/*.patch; do
   git apply --check "$mutant" || { printf '\ncheck: %s no longer applies: move it along with the lines that it changes\n' "$mutant" >&2; exit 1; }
 done
 printf '\ncheck: all good\n'"##;

@@ -35,7 +35,7 @@ fn victim(hosts: HostOptions) -> RunSpec {
     let template = star(1, TEN_GBIT, hosts, LOSSLESS);
     let mut flows: Vec<_> = (2..6).map(|from| FlowSpec::writes(from, 0)).collect();
     flows.push(FlowSpec::writes(6, 1));
-    RunSpec { watched: topology.port_between(0, 1), topology, hosts: vec![hosts; 7], flows, ..template }
+    RunSpec { watched: topology.port_to_host(0), topology, hosts: vec![hosts; 7], flows, ..template }
 }
 
 /// Five switches in a ring; a flow goes from each to the one after the next, so that each link
@@ -68,6 +68,12 @@ fn lossless_drops(outcomes: &[RunOutcome]) -> f64 {
     outcomes.iter().map(|outcome| outcome.total.dropped_lossless as f64).sum()
 }
 
+/// No connection fails: those that wait for others are not given up yet.
+fn no_failures() -> BarSpec {
+    let failures = |outcomes: &[RunOutcome]| outcomes.iter().map(|outcome| outcome.failures() as f64).sum();
+    BarSpec { name: "connections that failed", goal: AtMost(0.0), value: Box::new(failures) }
+}
+
 fn no_drops() -> BarSpec {
     BarSpec { name: "drops of the lossless class", goal: AtMost(0.0), value: Box::new(lossless_drops) }
 }
@@ -83,6 +89,8 @@ pub(super) fn cases() -> Vec<Case> {
             runs: vec![("window", star(16, TEN_GBIT, WINDOW, LOSSLESS)), ("off", star(16, TEN_GBIT, OFF, LOSSLESS))],
             bars: vec![
                 BarSpec { name: "pauses, to those of off", goal: AtMost(0.01), value: Box::new(pauses) },
+                BarSpec::new("utilization", AtLeast(0.97), |outcome| outcome.gbit_per_s() / (10.0 * PAYLOAD_SHARE)),
+                no_failures(),
                 no_drops(),
             ],
         },
@@ -110,6 +118,12 @@ pub(super) fn cases() -> Vec<Case> {
                     goal: AtMost(0.5),
                     value: Box::new(|outcomes| last_gbit_per_s(&outcomes[1])),
                 },
+                BarSpec {
+                    name: "frames that wait at the end, off",
+                    goal: AtLeast(100.0),
+                    value: Box::new(|outcomes| outcomes[1].waiting_frames as f64),
+                },
+                no_failures(),
                 no_drops(),
             ],
         },

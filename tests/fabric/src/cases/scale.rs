@@ -49,8 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         is_quick: false,
         runs: vec![("window", leaves_and_spines())],
         bars: vec![
-            // Hashes crowd some links to spines: with eight flows on four links' worth of places, a
-            // quarter and more is lost to collisions.
+            // Hashes crowd some links to spines: 32 flows of a leaf take eight links for four each.
             BarSpec::new("Gbit/s of all", AtLeast(6000.0), RunOutcome::gbit_per_s),
             BarSpec::new("Jain", AtLeast(0.85), RunOutcome::jain),
             BarSpec::new("connections that failed", AtMost(0.0), |outcome| outcome.failures() as f64),

@@ -30,21 +30,36 @@ fn two_four_two() -> RunSpec {
     RunSpec { end: Nanos::from_millis(300), ..spec }
 }
 
-/// Time from the join until four flows have equal shares of 5 ms.
-fn join_ms(outcome: &RunOutcome) -> f64 {
-    let after: Vec<_> = outcome.rates().filter(|(time, _)| *time > JOIN && *time <= LEAVE).collect();
-    let is_fair = |run: &&[(Nanos, Vec<f64>)]| {
-        let shares: Vec<f64> = (0..4).map(|flow| run.iter().map(|(_, rates)| rates[flow]).sum()).collect();
-        jain(&shares) > 0.95
-    };
-    after.windows(5).find(is_fair).map_or(NEVER_MS, |run| (run[0].0 - JOIN).0 as f64 / 1e6)
+/// Jain's index of the four flows from one sample to another.
+fn jain_of(samples: &[(Nanos, Vec<f64>)]) -> f64 {
+    let shares: Vec<f64> = (0..4).map(|flow| samples.iter().map(|(_, rates)| rates[flow]).sum()).collect();
+    jain(&shares)
 }
 
-/// Time from the leave until the rest use nine tenths of the link.
+/// Samples while there are four flows.
+fn joined(outcome: &RunOutcome) -> Vec<(Nanos, Vec<f64>)> {
+    outcome.rates().filter(|(time, _)| *time > JOIN && *time <= LEAVE).collect()
+}
+
+/// Time from the join to the end of 5 ms with equal shares.
+fn join_ms(outcome: &RunOutcome) -> f64 {
+    let samples = joined(outcome);
+    let equal = samples.windows(5).find(|run| jain_of(run) > 0.95);
+    equal.map_or(NEVER_MS, |run| (run[4].0 - JOIN).0 as f64 / 1e6)
+}
+
+/// Jain's index from 10 ms after the join on.
+fn jain_after_join(outcome: &RunOutcome) -> f64 {
+    let samples = joined(outcome);
+    jain_of(&samples[10.min(samples.len())..])
+}
+
+/// Time from the leave until the rest use, and keep, nine tenths of the link.
 fn leave_ms(outcome: &RunOutcome) -> f64 {
-    let is_used = |rates: &[f64]| rates[..2].iter().sum::<f64>() >= 0.9 * 10.0 * PAYLOAD_SHARE;
-    let used = outcome.rates().find(|(time, rates)| *time > LEAVE && is_used(rates));
-    used.map_or(NEVER_MS, |(time, _)| (time - LEAVE).0 as f64 / 1e6)
+    let is_idle = |rates: &[f64]| rates[..2].iter().sum::<f64>() < 0.9 * 10.0 * PAYLOAD_SHARE;
+    let after: Vec<_> = outcome.rates().filter(|(time, _)| *time > LEAVE).collect();
+    let last = after.iter().rfind(|(_, rates)| is_idle(rates)).map_or(LEAVE, |(time, _)| *time);
+    if after.last().is_none_or(|(end, _)| *end == last) { NEVER_MS } else { (last - LEAVE).0 as f64 / 1e6 }
 }
 
 /// Three switches in a row: one flow crosses both links between them, two cross one each.
@@ -94,6 +109,7 @@ pub(super) fn cases() -> Vec<Case> {
             runs: vec![("window", two_four_two())],
             bars: vec![
                 BarSpec::new("ms to equal shares", AtMost(10.0), join_ms),
+                BarSpec::new("Jain from 10 ms on", AtLeast(0.97), jain_after_join),
                 BarSpec::new("ms to 90 % of the link", AtMost(5.0), leave_ms),
             ],
         },
@@ -113,7 +129,7 @@ pub(super) fn cases() -> Vec<Case> {
         },
         Case {
             name: "mixed distances",
-            text: "two senders with a round trip of 4 us, two with 102 us",
+            text: "two senders with 4 us on links in a round trip, two with 102 us",
             is_quick: false,
             runs: vec![("window", mixed_distances())],
             bars: vec![
@@ -128,6 +144,9 @@ pub(super) fn cases() -> Vec<Case> {
             runs: vec![("window and off", mixed_control())],
             bars: vec![
                 BarSpec::new("utilization", AtLeast(0.97), utilization),
+                BarSpec::new("share of those that react", AtMost(0.2), |outcome| {
+                    (outcome.flow_gbit_per_s(0) + outcome.flow_gbit_per_s(1)) / outcome.gbit_per_s()
+                }),
                 BarSpec::new("connections that failed", AtMost(0.0), failures),
             ],
         },
