@@ -3,6 +3,7 @@
 //! transport, seen from outside.
 
 mod adapters;
+mod application;
 mod atomics;
 mod clock;
 mod congestion;
