@@ -7,7 +7,8 @@
 //!
 //! CNPs take the place of the marks that DCTCP's receivers echo: they say that there were marks,
 //! not how many, so that the share counts rounds instead of packets. Plain data, and no timer: a
-//! round ends when a packet that was sent after its begin is acknowledged.
+//! round ends when a packet that was sent after its begin is acknowledged, or after several losses
+//! and timeouts the oldest packet.
 //!
 //! In the terms of RFC 8257 and RFC 5681: the share is DCTCP.Alpha, its weight g, the threshold
 //! ssthresh; below it the window is in slow start, above it in congestion avoidance.
@@ -175,7 +176,7 @@ impl CongestionWindow {
             0 => packets,
             // Packets of before the mark do not count.
             flags if flags & MARKED != 0 => packets.min(ahead),
-            // One that was lost ends the round: packets behind it may be of before the cut.
+            // Packets may be of before the losses or the timeout that made it smaller.
             _ => 0,
         };
         if self.flags & (FULL | WAS_FULL) != 0 {
@@ -471,6 +472,48 @@ mod tests {
         sender.window.on_full();
         sender.window.on_acknowledged(1, frontier, frontier.plus(1), MOST, sender.now);
         assert!(sender.size() > 1.0);
+    }
+
+    /// A mark before the timeouts does not make packets of before them count.
+    #[test]
+    fn the_fifth_timeout_ends_the_round_of_a_mark() {
+        let mut sender = Sender::new();
+        sender.window.on_full();
+        sender.window.on_mark(sender.oldest.plus(1));
+        (0..5).for_each(|_| sender.window.on_ack_timeout(sender.oldest.plus(1)));
+        sender.window.on_acknowledged(50, sender.oldest.plus(50), sender.oldest.plus(51), MOST, sender.now);
+        assert_eq!(sender.size(), 1.0 / 64.0);
+    }
+
+    #[test]
+    fn no_gap_is_longer_than_ten_milliseconds() {
+        let mut sender = Sender::new();
+        (0..5).for_each(|_| sender.window.on_ack_timeout(sender.frontier));
+        assert_eq!(sender.window.gap(1, Nanos::from_micros(100)), Some(Nanos(6_400_000)));
+        assert_eq!(sender.window.gap(1, Nanos::from_millis(1)), Some(Nanos::from_millis(10)));
+    }
+
+    /// Rounds of a full window without marks are not counted, while PSNs go around their circle. That
+    /// the window was full must be forgotten nevertheless.
+    #[test]
+    fn a_window_that_is_not_filled_after_millions_of_packets_stays_as_it_is() {
+        let mut sender = Sender::new();
+        for _ in 0..3 {
+            sender.round(|_, _| {});
+        }
+        sender.window.on_full();
+        for _ in 0..6 {
+            sender.oldest = sender.oldest.plus(1 << 21);
+            sender.frontier = sender.oldest.plus(MOST);
+            sender.window.on_acknowledged(1 << 21, sender.oldest, sender.frontier, MOST, sender.now);
+        }
+        sender.now = sender.now + Nanos::from_millis(1000);
+        sender.window.on_begin(sender.now);
+        for _ in 0..10 {
+            (sender.oldest, sender.frontier) = (sender.frontier, sender.frontier.plus(4));
+            sender.window.on_acknowledged(4, sender.oldest, sender.frontier, MOST, sender.now);
+        }
+        assert!(sender.size() <= 24.0, "{}", sender.size());
     }
 
     /// Packets of before the mark do not count, although the round was that of the loss.
