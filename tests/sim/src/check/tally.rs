@@ -13,6 +13,8 @@ use crate::violation::{Checked, demand};
 pub(crate) struct Tally {
     /// Frames given to it.
     pub(crate) given: u64,
+    /// Bytes of these, at least as many as notifications are earned by.
+    pub(crate) given_bytes: u64,
     pub(crate) given_corrupt: u64,
     pub(crate) requests: u64,
     /// Packets sent again, questions, and packets that may be either.
@@ -38,6 +40,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// It is given a frame.
+    pub(crate) fn give(&mut self, frame: &[u8]) {
+        self.given += 1;
+        // A packet counts as a notification and its payload: the shortest has 58 bytes besides.
+        self.given_bytes += frame.len() as u64 + 74 - 58;
+    }
+
     /// It sent a packet of a request.
     pub(crate) fn on_sent(&mut self, what: What) {
         match what {

@@ -35,7 +35,7 @@ impl World {
 
     fn give_forged(&mut self, to: usize, seen: &Seen<'_>, frame: &[u8]) -> Checked {
         self.forger.sent += 1;
-        self.model.hosts[to].tally.given += 1;
+        self.model.hosts[to].tally.give(frame);
         self.model.arriving = Some(Arriving::nothing("forged", seen.psn));
         self.model.calls += 1;
         let mut app = AppView { model: &mut self.model, host: to };

@@ -127,7 +127,7 @@ impl World {
         }
         let sum = icrc(&frame, bth);
         frame.extend(sum);
-        self.model.hosts[to].tally.given += 1;
+        self.model.hosts[to].tally.give(&frame);
         let mut app = AppView { model: &mut self.model, host: to };
         let (first, rest) = frame.split_at(frame.len().min(3840));
         let pieces = [first, rest];

@@ -27,9 +27,9 @@ use crate::{
 const INTERVAL: u64 = 50_000;
 const CLOCK: u64 = 1_000;
 
-/// As many at once, and one for so many frames that a host was given.
+/// As many at once, and one for so many bytes that a host was given.
 const AT_ONCE: u64 = 64;
-const FRAMES_EACH: u64 = 8;
+const BYTES_EACH: u64 = 8 * 74;
 
 impl World {
     /// The endpoint of a host is another.
@@ -100,8 +100,8 @@ impl World {
         *notified = Notified { marks: 0, last: Some(self.now), is_due: false, ..*notified };
         let tally = &mut self.model.hosts[from].tally;
         tally.notifications += 1;
-        let most = AT_ONCE + tally.given / FRAMES_EACH;
-        demand!(tally.notifications <= most, "notification", "{} for {} frames", tally.notifications, tally.given);
+        let most = AT_ONCE + tally.given_bytes / BYTES_EACH;
+        demand!(tally.notifications <= most, "notification", "{} for {} bytes", tally.notifications, tally.given_bytes);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl World {
                 .qp(Qpn::from_wire(dest_qpn))
                 .is_some_and(|qp| qp.config().service != Service::Datagram.kind());
         let tally = &mut self.model.hosts[to].tally;
-        tally.given += 1;
+        tally.give(&bytes);
         tally.given_corrupt += u64::from(corrupt && listens);
         tally.notifications_given += u64::from(!corrupt);
         self.model.calls += 1;

@@ -82,7 +82,7 @@ impl World {
         }
         let has_left = at.is_none() && self.has_left(to, seen.dest_qpn);
         let tally = &mut self.model.hosts[to].tally;
-        tally.given += 1;
+        tally.give(&bytes);
         tally.given_corrupt += u64::from(corrupt && is_heard);
         match (seen.service, is_heard && !corrupt) {
             (Service::Reliable, true) if earlier.is_some() || must_refuse => {}
