@@ -71,7 +71,8 @@ struct OpenPath {
 
 impl OpenPath {
     fn describe(&self) -> String {
-        format!("{} ({})", self.path.display(), self.word)
+        let path = roced_output::escaped(&self.path.display().to_string());
+        format!("{path} ({})", self.word)
     }
 }
 
@@ -130,7 +131,7 @@ pub(super) struct PathRules {
 impl PathRules {
     /// The rules of all kinds. Their folders exist.
     pub(super) fn new(served: &ServedPaths) -> io::Result<Self> {
-        let opened = ThreadKind::ALL.map(|kind| opened(kind, served));
+        let opened = ThreadKind::ALL.into_iter().map(|kind| opened(kind, served)).collect::<io::Result<Vec<_>>>()?;
         let described = opened.iter().map(|paths| paths.iter().map(|(open, _)| open.describe()).collect()).collect();
         let version = match version() {
             Ok(version) => version,
@@ -160,12 +161,16 @@ impl PathRules {
 }
 
 /// The paths of a kind of thread. One that is missing needs no rule.
-fn opened(kind: ThreadKind, served: &ServedPaths) -> Vec<(OpenPath, File)> {
-    let open = |path: OpenPath| {
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path.path).ok()?;
-        Some((path, file))
-    };
-    open_to(kind, served).into_iter().filter_map(open).collect()
+fn opened(kind: ThreadKind, served: &ServedPaths) -> io::Result<Vec<(OpenPath, File)>> {
+    let mut opened = Vec::new();
+    for path in open_to(kind, served) {
+        match OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path.path) {
+            Ok(file) => opened.push((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.describe()))),
+        }
+    }
+    Ok(opened)
 }
 
 fn rules_of(paths: &[(OpenPath, File)], version: u32) -> io::Result<OwnedFd> {
