@@ -40,7 +40,9 @@ fn trapped(script: &str) -> BTreeSet<&str> {
     let traps = script.lines().filter_map(|line| line.trim_start().strip_prefix("trap "));
     let commands = traps.filter(|trap| !trap.starts_with("'' ") && !trap.starts_with("- "));
     let is_condition = |word: &&str| word.chars().all(|letter| letter.is_ascii_uppercase());
-    commands.flat_map(|trap| trap.split_whitespace().rev().take_while(is_condition)).collect()
+    let before = |trap: &'_ str, end: &str| trap.rfind(end).unwrap_or(trap.len());
+    let whole = commands.map(|trap| trap[..before(trap, " #")].trim_end().trim_end_matches(';'));
+    whole.flat_map(|trap| trap.split_whitespace().rev().take_while(is_condition)).collect()
 }
 
 #[cfg(test)]
@@ -51,6 +53,8 @@ mod tests {
     fn signals_without_a_trap_are_found() {
         let of = |script: &str| lacking(script).collect::<Vec<_>>();
         assert_eq!(of("trap end EXIT"), ["INT", "TERM"]);
+        assert_eq!(of("trap end EXIT # at the end"), ["INT", "TERM"]);
+        assert_eq!(of("trap end EXIT;"), ["INT", "TERM"]);
         assert_eq!(of("  trap 'rm x' EXIT\ntrap 'exit 130' INT\ntrap '' INT TERM\ntrap - EXIT TERM"), ["TERM"]);
         assert_eq!(of("# trap 'exit 130' INT\ntrap 'exit 143' EXIT TERM"), ["INT"]);
     }
