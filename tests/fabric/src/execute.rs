@@ -49,8 +49,8 @@ pub struct RunRow {
     pub queue_p99_bytes: u64,
     /// Frames that switches dropped, from the beginning.
     pub drops: u64,
-    /// The same, after 50 ms.
-    pub drops_after_50_ms: u64,
+    /// The same, in the measured time.
+    pub drops_measured: u64,
     /// Frames that hosts dropped for lack of room in their ring.
     pub overruns: u64,
     /// Frames that switches marked.
@@ -66,7 +66,7 @@ pub struct RunRow {
 }
 
 impl RunRow {
-    fn new(name: String, outcome: &RunOutcome, took: Duration) -> Self {
+    fn new(name: String, outcome: &RunOutcome, measured_from: Nanos, took: Duration) -> Self {
         Self {
             name,
             gbit_per_s: outcome.gbit_per_s(),
@@ -74,7 +74,7 @@ impl RunRow {
             min_to_max: outcome.min_to_max(),
             queue_p99_bytes: outcome.queue_p99(),
             drops: outcome.total.dropped,
-            drops_after_50_ms: outcome.drops_after(Nanos::from_millis(50)),
+            drops_measured: outcome.drops_after(measured_from),
             overruns: outcome.overruns,
             marks: outcome.total.marked,
             pauses: outcome.total.pauses,
@@ -160,7 +160,7 @@ fn execute_case(case: &Case, seed: u64) -> SeedResult {
         let name = format!("{}: {name}", case.name);
         violations.extend(outcome.violation.iter().map(|text| format!("{name}, seed {seed}: {text}")));
         if seed == 1 {
-            rows.push(RunRow::new(name, &outcome, begin.elapsed()));
+            rows.push(RunRow::new(name, &outcome, spec.measured_from, begin.elapsed()));
         }
         outcomes.push(outcome);
     }

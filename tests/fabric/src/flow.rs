@@ -7,7 +7,7 @@ use roced_transport::{
     mr::{Mr, MrKey, Scope},
     qp::{PathState, Qp, QpConfig, ServiceType},
     wire::{
-        Roce,
+        Roce, ecn,
         path::{Path, PathSpec, udp_source_port},
     },
     work::{DatagramTo, SendWork, WorkData},
@@ -98,7 +98,12 @@ impl Flow {
         });
         for (own, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
             let is_capable = hosts[own.host].options.is_capable;
-            open(&mut hosts[own.host], own, peer, spec.class << 5 | if is_capable { 2 } else { 0 });
+            open(
+                &mut hosts[own.host],
+                own,
+                peer,
+                spec.class << 5 | if is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE },
+            );
         }
         Self { spec, ends, posted: 0, completed: 0, is_open: false, failure: None }
     }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use roced_transport::wire::ecn;
+
 /// Number of a frame under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameId(u32);
@@ -12,9 +14,6 @@ const WIRE_OVERHEAD_BYTES: usize = 24;
 /// IPv6 header behind the Ethernet header: version and traffic class, then addresses.
 const IP_AT: usize = 14;
 const ADDRESSES: Range<usize> = IP_AT + 8..IP_AT + 40;
-
-/// Congestion experienced, in the traffic class.
-const MARK: u8 = 3;
 
 /// All frames under way, and memory for more.
 #[derive(Debug, Default)]
@@ -83,7 +82,7 @@ impl Frames {
 
     /// Its sender reacts to marks.
     pub(crate) fn is_capable(&self, frame: FrameId) -> bool {
-        self.traffic_class(frame) & MARK != 0
+        self.traffic_class(frame) & ecn::MASK != ecn::NOT_CAPABLE
     }
 
     /// One of its bytes.
@@ -93,7 +92,7 @@ impl Frames {
 
     /// Marks it: congestion experienced.
     pub(crate) fn mark(&mut self, frame: FrameId) {
-        self.bytes[frame.0 as usize][IP_AT + 1] |= MARK << 4;
+        self.bytes[frame.0 as usize][IP_AT + 1] |= ecn::MARKED << 4;
     }
 
     /// Number of the host that it is for.

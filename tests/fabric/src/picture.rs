@@ -47,17 +47,15 @@ impl Picture {
         Self { name, queue: outcome.samples.queue.chunks(SAMPLES_PER_POINT).map(longest).collect(), rates }
     }
 
-    /// Draws it into a file of the folder, and returns the file's name.
+    /// Draws it into a file of the folder with the name of the case.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn draw(&self, folder: &Path) -> anyhow::Result<String> {
+    pub fn draw(&self, folder: &Path) -> anyhow::Result<()> {
         let words = self.name.split(|character: char| !character.is_ascii_alphanumeric());
         let words: Vec<_> = words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
-        let file = format!("{}.svg", words.join("-"));
-        let path = folder.join(&file);
-        self.try_draw(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
-        Ok(file)
+        let path = folder.join(words.join("-") + ".svg");
+        self.try_draw(&path).map_err(|error| anyhow!("{}: {error}", path.display()))
     }
 
     fn try_draw(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {

@@ -203,6 +203,11 @@ pub(super) fn cases() -> Vec<Case> {
             bars: vec![
                 BarSpec::new("utilization", AtLeast(0.9), utilization(10.0)),
                 BarSpec::new("Jain", AtLeast(0.9), RunOutcome::jain),
+                BarSpec {
+                    name: "utilization, to that of off",
+                    goal: AtLeast(1.2),
+                    value: Box::new(|outcomes| outcomes[0].gbit_per_s() / outcomes[1].gbit_per_s()),
+                },
                 BarSpec::new("connections that failed", AtMost(0.0), failures),
             ],
         },

@@ -89,6 +89,11 @@ pub(super) fn cases() -> Vec<Case> {
             runs: vec![("window", star(16, TEN_GBIT, WINDOW, LOSSLESS)), ("off", star(16, TEN_GBIT, OFF, LOSSLESS))],
             bars: vec![
                 BarSpec { name: "pauses, to those of off", goal: AtMost(0.01), value: Box::new(pauses) },
+                BarSpec {
+                    name: "pauses, off",
+                    goal: AtLeast(1000.0),
+                    value: Box::new(|outcomes| outcomes[1].total.pauses as f64),
+                },
                 BarSpec::new("utilization", AtLeast(0.97), |outcome| outcome.gbit_per_s() / (10.0 * PAYLOAD_SHARE)),
                 no_failures(),
                 no_drops(),
