@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use nix::{sys::stat::fstat, unistd::Group};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::{
     filter::LevelFilter,
     fmt::{
@@ -104,6 +104,9 @@ fn dispatch(
         Command::Run { config: file, no_sandbox } => {
             let config = Config::load(&file)?;
             let set_log_level = start_log(&config.log)?;
+            for remark in half_congestion_control(&config) {
+                warn!("{}", roced_output::escaped(&remark));
+            }
             let confinement = if no_sandbox { Confinement::Off } else { Confinement::On };
             run(config, ConfigSource { file, set_log_level }, confinement)
         }

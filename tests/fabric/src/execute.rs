@@ -94,7 +94,7 @@ struct SeedResult {
 }
 
 /// Cases with one of the words in their name, or all.
-fn chosen(only: &[String], is_quick: bool) -> Vec<Case> {
+pub(crate) fn chosen(only: &[String], is_quick: bool) -> Vec<Case> {
     let is_named = |case: &Case| only.is_empty() || only.iter().any(|word| case.name.contains(word.as_str()));
     all().into_iter().filter(|case| is_named(case) && (!is_quick || case.is_quick)).collect()
 }

@@ -37,7 +37,8 @@ pub use self::{
     picture::Picture,
 };
 
-/// Names of all cases with a sentence on each, and whether each belongs to the short form.
-pub fn cases() -> Vec<(&'static str, &'static str, bool)> {
-    cases::all().iter().map(|case| (case.name, case.text, case.is_quick)).collect()
+/// Names of cases with a sentence on each, and whether each belongs to the short form. The arguments
+/// are those of [`execute`].
+pub fn cases(only: &[String], is_quick: bool) -> Vec<(&'static str, &'static str, bool)> {
+    execute::chosen(only, is_quick).iter().map(|case| (case.name, case.text, case.is_quick)).collect()
 }

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 fn start(arguments: &FabricArguments) -> anyhow::Result<bool> {
     if arguments.list {
         let mut table = plain_table(&["case", "", "short form"]);
-        for (name, text, is_quick) in cases() {
+        for (name, text, is_quick) in cases(&arguments.only, arguments.quick) {
             table.add_row([name, text, if is_quick { "yes" } else { "" }]);
         }
         print(format!("{table}\n"))?;

@@ -1,6 +1,6 @@
 //! The short form in the tests of every day; `scripts/fabric` runs all cases with five seeds.
 
-use roced_fabric::{execute, runs};
+use roced_fabric::{cases, execute, runs};
 
 #[test]
 fn bars_of_the_short_form_are_met() {
@@ -8,7 +8,7 @@ fn bars_of_the_short_form_are_met() {
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     let missed: Vec<_> = report.bars.iter().filter(|bar| !bar.met).collect();
     assert!(missed.is_empty(), "{missed:?}");
-    for case in ["incast 16:", "incast 16, off", "incast 64", "READ incast", "2-4-2", "pauses", "ring", "ETS"] {
+    for case in ["incast 16:", "incast 16 off", "incast 64", "READ incast", "2-4-2", "pauses", "ring", "ETS"] {
         assert!(report.bars.iter().any(|bar| bar.name.starts_with(case)), "{case}");
     }
 }
@@ -26,6 +26,12 @@ fn a_seed_gives_the_same_run_again() {
     };
     let first = figures();
     assert!(first.len() == 2 && first == figures(), "{first:?}");
+}
+
+/// --only separates words by commas.
+#[test]
+fn no_name_of_a_case_has_a_comma() {
+    assert!(cases(&[], false).iter().all(|(name, ..)| !name.contains(',')));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn leaves_and_spines() -> RunSpec {
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case {
-        name: "1,024 hosts",
+        name: "1024 hosts",
         text: "32 leaves, 8 spines, each host sends to another leaf",
         is_quick: false,
         runs: vec![("window", leaves_and_spines())],
