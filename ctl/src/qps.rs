@@ -31,6 +31,8 @@ fn table(qps: &[QpReport]) -> TableSection {
     // Only with `congestion_control`: they are empty columns for most.
     let windows = qps.iter().any(|qp| qp.request_window_packets.is_some());
     let window_columns = if windows { &[Number("window"), Number("READ window")][..] } else { &[] };
+    // Of those that CNPs limit at present.
+    let rates = qps.iter().any(|qp| qp.rate_mbit_per_s.is_some());
     let mut columns = vec![
         Text("QPN"),
         Text("type"),
@@ -53,6 +55,7 @@ fn table(qps: &[QpReport]) -> TableSection {
         Number("RTT"),
     ];
     columns.extend(window_columns);
+    columns.extend(rates.then_some(Number("rate")));
     columns.push(Text("last error"));
     let mut section = TableSection::new(title(qps.len()), &columns);
     for qp in qps {
@@ -81,7 +84,8 @@ fn table(qps: &[QpReport]) -> TableSection {
         ];
         let window_cells = [window(qp.request_window_packets), window(qp.response_window_packets)];
         let window_cells = window_cells.into_iter().take(window_columns.len());
-        section.row(cells.into_iter().chain(window_cells).chain([qp.last_error.clone()]));
+        let rate_cell = rates.then(|| qp.rate_mbit_per_s.map_or_else(String::new, |rate| format!("{rate:.0} Mbit/s")));
+        section.row(cells.into_iter().chain(window_cells).chain(rate_cell).chain([qp.last_error.clone()]));
     }
     section
 }

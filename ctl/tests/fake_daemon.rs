@@ -145,6 +145,7 @@ fn qps() -> QpsReport {
                 in_flight_packets: 34,
                 round_trip_ns: 12_340,
                 request_window_packets: None,
+                rate_mbit_per_s: None,
                 response_window_packets: None,
                 last_error: String::new(),
                 counters: [("retransmitted_packets".to_owned(), 5), ("cq_overrun".to_owned(), 0)].into(),
@@ -170,6 +171,7 @@ fn qps() -> QpsReport {
                 in_flight_packets: 0,
                 round_trip_ns: 0,
                 request_window_packets: None,
+                rate_mbit_per_s: None,
                 response_window_packets: None,
                 last_error: "send failed: TransportRetryExceeded".into(),
                 counters: [].into(),
@@ -258,6 +260,12 @@ fn qps_show_congestion_windows_where_there_are_any() {
     {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
+    assert!(!shown.contains("rate"), "{shown}");
+    report.qps[0].rate_mbit_per_s = Some(624.9);
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["qps"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("READ window        rate  last error"), "{shown}");
+    assert!(shown.contains("128.0  625 Mbit/s  -"), "{shown}");
 }
 
 #[test]

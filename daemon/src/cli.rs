@@ -150,11 +150,16 @@ fn half_congestion_control(config: &Config) -> Vec<String> {
                 "ecn = \"on\" without congestion_control = \"window\": packets are marked instead of dropped, and no \
                  connection slows down by a mark"
             }
+            (EcnChoice::Off, CongestionChoice::Dcqcn) => {
+                "congestion_control = \"dcqcn\" without ecn = \"on\": switches mark none of its packets, so that no peer \
+                 sends CNPs, and its rates follow nothing"
+            }
             (EcnChoice::Off, CongestionChoice::Window) => {
                 "congestion_control = \"window\" without ecn = \"on\": switches mark none of its packets, and its \
                  windows follow losses, and marks on READ responses of peers that have ecn"
             }
-            (EcnChoice::On, CongestionChoice::Window) | (EcnChoice::Off, CongestionChoice::Off) => return None,
+            (EcnChoice::On, CongestionChoice::Window | CongestionChoice::Dcqcn)
+            | (EcnChoice::Off, CongestionChoice::Off) => return None,
         };
         Some(format!("device {}: {problem}", device.name))
     };

@@ -8,6 +8,7 @@
 mod access;
 mod changes;
 mod choices;
+mod dcqcn;
 mod file;
 mod read;
 mod reader;
@@ -32,9 +33,10 @@ pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
     changes::Changes,
     choices::{
-        CnpChoice, CongestionChoice, Credits, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice, ProxiedChoice,
-        RecoveryChoice, RoceVersions, UnsealedChoice,
+        CnpChoice, CongestionChoice, Credits, DcqcnPreset, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice,
+        ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice,
     },
+    dcqcn::DcqcnConfig,
 };
 
 /// The config that is read when the command line names none.
@@ -272,6 +274,8 @@ pub struct DeviceConfig {
     pub ecn: EcnChoice,
     /// How reliable connections react to congestion.
     pub congestion_control: CongestionChoice,
+    /// Parameters of rates that follow CNPs.
+    pub dcqcn: DcqcnConfig,
     /// Whether peers are told of marks on their packets.
     pub cnp: CnpChoice,
     /// Least time between two CNPs of a queue pair.
@@ -459,6 +463,7 @@ impl DeviceConfig {
             credits: Credits::On,
             ecn: EcnChoice::Off,
             congestion_control: CongestionChoice::Off,
+            dcqcn: DcqcnConfig::default(),
             cnp: CnpChoice::On,
             min_time_between_cnps_us: 50,
             cnp_dscp: 48,

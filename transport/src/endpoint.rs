@@ -36,7 +36,7 @@ use self::{
 use crate::{
     ah::AhEntry,
     clock::Nanos,
-    congestion::{notification::Notifications, window::CongestionControl},
+    congestion::{control::CongestionControl, dcqcn::DcqcnParameters, notification::Notifications},
     counters::{QpCounters, QpTotals},
     denied_sources::DeniedSources,
     io::{Abort, App, Egress, EmitError, FrameMut, Wire},
@@ -148,7 +148,7 @@ pub struct Endpoint {
     denied_sources: DeniedSources,
     schedule: Schedule,
     recovery: RecoveryConfig,
-    congestion: CongestionControl,
+    congestion: (CongestionControl, Arc<DcqcnParameters>),
     partitions: Partitions,
     /// Out-of-order packets of all queue pairs.
     out_of_order: OutOfOrderPool,
@@ -183,7 +183,7 @@ impl Endpoint {
             denied_sources: DeniedSources::default(),
             schedule: Schedule::new(&config),
             recovery: config.recovery,
-            congestion: CongestionControl::default(),
+            congestion: (CongestionControl::Off, Arc::new(DcqcnParameters::default())),
             partitions: config.partitions,
             out_of_order: OutOfOrderPool::new(if config.recovery.is_selective() {
                 config.recovery.out_of_order_packets
@@ -418,7 +418,8 @@ impl Endpoint {
         if let Err(reject) = qp.check_srq(&self.resources.srqs, self.ids) {
             return Err((qp, reject));
         }
-        qp.set_endpoint(self.ids, self.recovery, self.congestion);
+        qp.set_endpoint(self.ids, self.recovery);
+        qp.set_congestion(self.congestion.0, &self.congestion.1);
         let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
         let qp = self.qps.get_mut(slot).expect("it was just inserted");
         qp.count_into(Some(&self.totals));

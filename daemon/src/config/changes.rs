@@ -118,6 +118,7 @@ section!("device", DeviceConfig {
     credits => Restart,
     ecn => Restart,
     congestion_control => Restart,
+    dcqcn => Restart,
     cnp => Restart,
     min_time_between_cnps_us => Restart,
     cnp_dscp => Restart,

@@ -123,8 +123,17 @@ choices! {
     CongestionChoice {
         /// A window that CNPs, marks and losses make smaller.
         Window = "window",
+        /// A rate that CNPs make smaller.
+        Dcqcn = "dcqcn",
         /// None: `device.window_packets` is the only limit.
         Off = "off",
+    }
+    /// `device.dcqcn.preset`.
+    DcqcnPreset {
+        /// Parameters of the paper.
+        Paper = "paper",
+        /// Defaults of adapters.
+        Mlx = "mlx",
     }
     /// `device.recovery`.
     RecoveryChoice {

@@ -15,7 +15,7 @@ use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
     AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
-    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access,
+    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access, dcqcn,
     reader::{ConfigSection, TextRule},
 };
 
@@ -328,6 +328,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         credits: section.choice("credits", default.credits),
         ecn: section.choice("ecn", default.ecn),
         congestion_control: section.choice("congestion_control", default.congestion_control),
+        dcqcn: section.section("dcqcn", dcqcn::read),
         cnp: section.choice("cnp", default.cnp),
         min_time_between_cnps_us: section.number(
             "min_time_between_cnps_us",

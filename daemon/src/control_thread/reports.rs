@@ -126,8 +126,12 @@ pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, owner: SessionProcess<'_
         receives: progress.receives,
         in_flight_packets: progress.in_flight_packets,
         round_trip_ns: progress.round_trip.0,
-        request_window_packets: progress.congestion_windows.map(|windows| windows.requests),
-        response_window_packets: progress.congestion_windows.map(|windows| windows.responses),
+        request_window_packets: progress.congestion.and_then(|state| state.request_window),
+        response_window_packets: progress.congestion.and_then(|state| state.response_window),
+        rate_mbit_per_s: progress
+            .congestion
+            .and_then(|state| state.rate_bytes_per_s)
+            .map(|rate| rate as f64 / 125_000.0),
         last_error: progress.failure.map_or_else(String::new, |cause| cause.to_string()),
         counters: named(qp.counters.iter()),
     }

@@ -13,7 +13,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use roced_memory::{first_touch, queues::SleepBoard};
 use roced_transport::{
     clock::Nanos,
-    congestion::{notification::NotificationConfig, window::CongestionControl},
+    congestion::{control::CongestionControl, notification::NotificationConfig},
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     recovery::{Recovery, RecoveryConfig},
@@ -228,7 +228,8 @@ fn add_endpoint_slots<'a>(
     queues: impl Iterator<Item = (&'a ServedQueue, NicQueue)>,
 ) {
     for place in checked.endpoints.of_device(id) {
-        worker_endpoints[place.worker.0 as usize].push(worker_endpoint(place, device, config));
+        let speed_mbit_per_s = checked.net.device(id).speed_mbit_per_s;
+        worker_endpoints[place.worker.0 as usize].push(worker_endpoint(place, device, config, speed_mbit_per_s));
     }
     for (served, queue) in queues {
         let mut of_worker = worker_endpoints[served.owner.worker as usize].iter_mut();
@@ -241,6 +242,7 @@ fn worker_endpoint(
     place: EndpointLocation,
     device: &config::DeviceConfig,
     config: &Config,
+    speed_mbit_per_s: u32,
 ) -> WorkerEndpoint<NicQueue> {
     let limits = &config.limits.device;
     let mut endpoint = Endpoint::new(EndpointConfig {
@@ -257,10 +259,12 @@ fn worker_endpoint(
     })
     .with_ids(place.ids);
     endpoint.set_notifications(notifications(device));
-    endpoint.set_congestion_control(match device.congestion_control {
+    let control = match device.congestion_control {
         config::CongestionChoice::Window => CongestionControl::Window,
+        config::CongestionChoice::Dcqcn => CongestionControl::Dcqcn,
         config::CongestionChoice::Off => CongestionControl::Off,
-    });
+    };
+    endpoint.set_congestion_control(control, device.dcqcn.parameters(speed_mbit_per_s));
     WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 

@@ -327,6 +327,9 @@ pub struct QpReport {
     /// Congestion window of the READ responses that it asks for, packets.
     #[serde(default)]
     pub response_window_packets: Option<f64>,
+    /// Rate to which CNPs limit it, Mbit/s; none without a limit.
+    #[serde(default)]
+    pub rate_mbit_per_s: Option<f64>,
     /// Cause of its failure since the last RESET, empty without one.
     pub last_error: String,
     /// Its own counters, by name.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use roced_transport::{
     clock::Nanos,
-    congestion::{notification::NotificationConfig, window::CongestionControl},
+    congestion::{control::CongestionControl, dcqcn::DcqcnParameters, notification::NotificationConfig},
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     partition::Partitions,
@@ -30,6 +30,8 @@ const FRAME: Nanos = Nanos(300);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostOptions {
     pub(crate) congestion: CongestionControl,
+    /// Parameters of its rates.
+    pub(crate) dcqcn: DcqcnParameters,
     /// Packets may be marked.
     pub(crate) is_capable: bool,
     pub(crate) window_packets: u32,
@@ -114,7 +116,7 @@ impl SimulatedHost {
             recovery: RecoveryConfig::default(),
             partitions: Partitions::default(),
         });
-        endpoint.set_congestion_control(options.congestion);
+        endpoint.set_congestion_control(options.congestion, options.dcqcn);
         let interval = options.notification_interval;
         endpoint.set_notifications(NotificationConfig { interval, ..NotificationConfig::default() });
         Self {

@@ -25,7 +25,7 @@ fn a_seed_gives_the_same_run_again() {
             .collect::<Vec<_>>()
     };
     let first = figures();
-    assert!(first.len() == 2 && first == figures(), "{first:?}");
+    assert!(first.len() == 3 && first == figures(), "{first:?}");
 }
 
 /// --only separates words by commas.

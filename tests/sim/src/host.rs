@@ -4,7 +4,7 @@
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
-    congestion::window::CongestionControl,
+    congestion::{control::CongestionControl, dcqcn::DcqcnParameters},
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     mr::{Mr, MrKey, Scope},
@@ -59,7 +59,7 @@ pub(crate) fn endpoint(
         recovery,
         partitions: Partitions::default(),
     });
-    endpoint.set_congestion_control(congestion);
+    endpoint.set_congestion_control(congestion, DcqcnParameters::default());
     let sink_bytes = sink_bytes(slots) as u64;
     let source = Mr {
         key: MrKey(SOURCE_KEY),

@@ -3,7 +3,7 @@
 use crate::clock::Nanos;
 
 /// How far a sender that was idle, or was looked at late, may catch up.
-const BURST: Nanos = Nanos::from_micros(50);
+pub(super) const BURST: Nanos = Nanos::from_micros(50);
 
 /// Spaces frames out to a rate in bytes per second.
 #[derive(Clone, Copy, Debug, Default)]

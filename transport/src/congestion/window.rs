@@ -13,26 +13,8 @@
 //! In the terms of RFC 8257 and RFC 5681: the share is DCTCP.Alpha, its weight g, the threshold
 //! ssthresh; below it the window is in slow start, above it in congestion avoidance.
 
+use super::control::CongestionControl;
 use crate::{clock::Nanos, psn::Psn};
-
-/// Choice of an algorithm that reacts to congestion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CongestionControl {
-    /// Nothing reacts: only [`crate::qp::QpConfig::window_packets`] limits a queue pair.
-    #[default]
-    Off,
-    /// A window that follows marks and losses.
-    Window,
-}
-
-/// Windows of a queue pair, in packets: fewer than one is one packet in several round trips.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CongestionWindows {
-    /// Of requests.
-    pub requests: f64,
-    /// Of READ responses that are asked for.
-    pub responses: f64,
-}
 
 /// Packets of a window are counted in parts of this size, so that less than one packet in a round
 /// trip can be said as well.
@@ -119,7 +101,7 @@ impl CongestionWindow {
             losses: 0,
             flags: match control {
                 CongestionControl::Off => OFF,
-                CongestionControl::Window => 0,
+                CongestionControl::Window | CongestionControl::Dcqcn => 0,
             },
         }
     }

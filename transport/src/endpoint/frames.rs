@@ -48,7 +48,7 @@ impl Endpoint {
             let to = self.admit(&packet, origin, now).map_err(|reason| self.refuse_notification(&packet, reason))?;
             let disposition = match to {
                 Destination::Qp(index) => self.deliver(now, &packet, index, Some(frame), app),
-                Destination::Notified(index) => self.on_notification(index),
+                Destination::Notified(index) => self.on_notification(now, index),
                 Destination::Group => self.deliver_to_group(now, &packet, (origin, frame), app),
                 Destination::Management => self.keep_management(&packet),
                 Destination::Removed => self.acknowledge_again(&packet),

@@ -1,11 +1,14 @@
 //! Congestion notification packets (CNPs) of an endpoint, in both directions (annex A17.9).
 
+use alloc::sync::Arc;
+
 use super::{Endpoint, Transmitted, frames::Destination};
 use crate::{
     clock::Nanos,
     congestion::{
+        control::CongestionControl,
+        dcqcn::DcqcnParameters,
         notification::{NotificationConfig, NotificationCount, NotificationCounters, Notifications},
-        window::CongestionControl,
     },
     counters::QpCount,
     io::{FrameOrigin, Wire},
@@ -23,9 +26,10 @@ impl Endpoint {
         self.notifications.config = config;
     }
 
-    /// Has queue pairs that are added from now on react like this to marks, CNPs and losses.
-    pub fn set_congestion_control(&mut self, control: CongestionControl) {
-        self.congestion = control;
+    /// Has queue pairs that are added from now on react like this to marks, CNPs and losses, with
+    /// these parameters where they follow a rate.
+    pub fn set_congestion_control(&mut self, control: CongestionControl, parameters: DcqcnParameters) {
+        self.congestion = (control, Arc::new(parameters));
     }
 
     /// Counters of congestion.
@@ -89,9 +93,9 @@ impl Endpoint {
 
     /// Handles a checked CNP.
     #[cold]
-    pub(super) fn on_notification(&mut self, index: u32) -> Disposition {
+    pub(super) fn on_notification(&mut self, now: Nanos, index: u32) -> Disposition {
         let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
-        let count = if qp.on_notification() { NotificationCount::Handled } else { NotificationCount::Ignored };
+        let count = if qp.on_notification(now) { NotificationCount::Handled } else { NotificationCount::Ignored };
         self.notifications.counters.count(count);
         Disposition::Accepted
     }

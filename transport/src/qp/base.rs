@@ -1,5 +1,7 @@
 //! Common state of every queue pair role: state, attributes, path, completion of work.
 
+use alloc::boxed::Box;
+
 use roced_types::{CompletionOp, EndpointIds, Pdn, QpAttributes, Qpn, Status, event};
 
 use super::{
@@ -8,7 +10,8 @@ use super::{
     key_change::KeyChanges,
 };
 use crate::{
-    congestion::{notification::NotificationPoint, window::CongestionControl},
+    clock::Nanos,
+    congestion::{control::CongestionControl, notification::NotificationPoint, send_rate::SendRate},
     counters::{QpCount, QpTally},
     io::{Abort, App, Egress, EmitError, Wire},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
@@ -24,6 +27,9 @@ use crate::{
 /// not wait long to be served.
 const BORROWED_BYTES_MAX: usize = 32 << 10;
 
+/// Packets in flight of a sender with a limited rate.
+const LIMITED_WINDOW: u32 = 16;
+
 /// State common to every role.
 #[derive(Debug)]
 pub(crate) struct QpBase {
@@ -32,6 +38,8 @@ pub(crate) struct QpBase {
     pub(super) endpoint_ids: EndpointIds,
     pub(super) recovery: RecoveryConfig,
     pub(super) congestion: CongestionControl,
+    /// Of packets that follow CNPs by a rate, if anything reacts to congestion.
+    pub(super) rate: Option<Box<SendRate>>,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
     /// Its partition.
@@ -97,6 +105,54 @@ impl Received {
 impl QpBase {
     pub(super) fn pd(&self) -> Pdn {
         self.config.pd
+    }
+
+    /// Whether its rate lets no packet leave at `now`; it has a deadline in that case.
+    #[inline]
+    pub(super) fn is_paced(&mut self, now: Nanos) -> bool {
+        self.rate.as_mut().is_some_and(|rate| rate.is_closed(now))
+    }
+
+    /// A packet that follows the rate left at `now`, with so many bytes of payload.
+    #[inline]
+    pub(super) fn on_paced_sent(&mut self, now: Nanos, payload: usize) {
+        if let Some(rate) = &mut self.rate {
+            let overhead = match &self.path {
+                PathState::Ready(path) => path.overhead_bytes(),
+                PathState::Unreachable | PathState::Resolving => 0,
+            };
+            rate.on_sent(now, payload + overhead);
+        }
+    }
+
+    /// Requests follow the rate.
+    #[inline]
+    pub(super) fn paces_requests(&self) -> bool {
+        self.congestion == CongestionControl::Dcqcn
+    }
+
+    /// Packets that may be in flight without congestion of `window`: a sender with a limited rate
+    /// needs few, and more would fill a queue before the first CNP comes.
+    #[inline]
+    pub(super) fn window_at_rate(&self, window: u32) -> u32 {
+        let is_limited = self.paces_requests() && self.rate_bytes_per_s().is_some();
+        if is_limited { window.min(LIMITED_WINDOW) } else { window }
+    }
+
+    /// Something reacts to congestion.
+    pub(super) fn reacts(&self) -> bool {
+        self.congestion != CongestionControl::Off && self.rate.is_some() && !self.is_same_device()
+    }
+
+    /// When the packet that waits for the rate may leave; [`Nanos::NEVER`] if none waits.
+    #[inline]
+    pub(super) fn rate_deadline(&self) -> Nanos {
+        self.rate.as_ref().map_or(Nanos::NEVER, |rate| rate.deadline())
+    }
+
+    /// Its rate in bytes per second; `None` if it has no bound.
+    pub(super) fn rate_bytes_per_s(&self) -> Option<u64> {
+        self.rate.as_ref().and_then(|rate| rate.bytes_per_s())
     }
 
     /// Checks that a peer may access a memory range.

@@ -45,7 +45,7 @@ mod service_type;
 mod state;
 mod unreliable;
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 
 use roced_types::{AccountId, EndpointIds, QpAttributes, Qpn, SessionId, Status, attribute, event};
 
@@ -82,7 +82,10 @@ pub(crate) use self::{
 pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
-    congestion::{in_flight::InFlightShare, notification::NotificationPoint, window::CongestionControl},
+    congestion::{
+        control::CongestionControl, dcqcn::DcqcnParameters, in_flight::InFlightShare, notification::NotificationPoint,
+        send_rate::SendRate,
+    },
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     fair::FairOwner,
     io::{App, Wire},
@@ -132,6 +135,7 @@ impl Qp {
                 endpoint_ids: config.qpn.endpoint().into(),
                 recovery: RecoveryConfig::GO_BACK_N,
                 congestion: CongestionControl::Off,
+                rate: None,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
                 pkey: Pkey::DEFAULT,
@@ -333,6 +337,9 @@ impl Qp {
             (State::Init, State::ReadyToReceive) => {
                 self.base.note_borrowing();
                 self.base.lives = self.base.lives.saturating_add(1);
+                if let Some(rate) = &mut self.base.rate {
+                    rate.reset();
+                }
                 self.roles.begin_to_receive(&self.base);
             }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.base, &self.send_queue),
@@ -375,9 +382,16 @@ impl Qp {
         }
     }
 
-    /// Sets numbers, loss recovery and reaction to congestion of the endpoint that the queue pair now belongs to.
-    pub(crate) fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig, congestion: CongestionControl) {
-        (self.base.endpoint_ids, self.base.recovery, self.base.congestion) = (ids, recovery, congestion);
+    /// Sets numbers and loss recovery of the endpoint that the queue pair now belongs to.
+    pub(crate) const fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig) {
+        (self.base.endpoint_ids, self.base.recovery) = (ids, recovery);
+    }
+
+    /// Sets its reaction to congestion; `parameters` are those of its rate.
+    pub(crate) fn set_congestion(&mut self, control: CongestionControl, parameters: &Arc<DcqcnParameters>) {
+        let reacts = control != CongestionControl::Off && self.base.config.service != ServiceType::Ud;
+        self.base.congestion = control;
+        self.base.rate = reacts.then(|| Box::new(SendRate::new(parameters.clone())));
     }
 
     /// Checks that its shared receive queue, if any, exists in this endpoint.
@@ -451,6 +465,9 @@ impl Qp {
     /// Handles a timeout; an early call is harmless.
     pub(crate) fn on_timeout<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
         if self.base.state.receives() {
+            if let Some(rate) = &mut self.base.rate {
+                rate.on_timeout(endpoint.now);
+            }
             let (roles, mut cx) = self.split(endpoint);
             roles.on_timeout(&mut cx);
         }

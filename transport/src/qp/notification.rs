@@ -78,8 +78,8 @@ impl Qp {
         if !self.has_peer() {
             return Err(DropReason::WrongService);
         }
-        // A queue pair that does not send has nothing to slow down.
-        if !self.base.state.sends() {
+        // A queue pair that does not send has nothing to slow down. In RTR it answers READs.
+        if !(self.base.state.sends() || self.base.state.receives() && self.base.config.service == ServiceType::Rc) {
             return Err(DropReason::WrongState);
         }
         self.check_addresses(packet)?;
@@ -91,9 +91,17 @@ impl Qp {
     }
 
     /// Handles a checked CNP; true if something reacts to it.
-    pub(crate) fn on_notification(&mut self) -> bool {
+    pub(crate) fn on_notification(&mut self, now: Nanos) -> bool {
         self.base.counters.count(QpCount::ReceivedPackets);
-        self.roles.reliable_mut().is_some_and(|it| it.requester.on_notification())
+        if let Some(rate) = &mut self.base.rate {
+            rate.on_notification(now);
+        }
+        if !self.base.paces_requests()
+            && let Some(it) = self.roles.reliable_mut()
+        {
+            it.requester.on_notification();
+        }
+        self.base.reacts()
     }
 
     /// A packet with a mark was handled like this: if it is a READ response with data, less is

@@ -1,7 +1,7 @@
 //! Progress of a queue pair, for an operator's report.
 
 use super::{FailureCause, Qp, roles::Roles};
-use crate::{clock::Nanos, congestion::window::CongestionWindows};
+use crate::{clock::Nanos, congestion::control::CongestionState};
 
 /// Positions, outstanding work and last failure of a queue pair at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,8 +20,8 @@ pub struct QpProgress {
     pub in_flight_packets: u32,
     /// Smoothed round-trip time; 0 before the first measurement.
     pub round_trip: Nanos,
-    /// Of a reliable connection that reacts to congestion.
-    pub congestion_windows: Option<CongestionWindows>,
+    /// Of a connection that reacts to congestion.
+    pub congestion: Option<CongestionState>,
     /// Cause of its failure since the last RESET.
     pub failure: Option<FailureCause>,
 }
@@ -46,8 +46,17 @@ impl Qp {
             expected_psn: expected.filter(|_| state.receives()).map(crate::psn::Psn::get),
             in_flight_packets: in_flight,
             round_trip: self.roles.reliable().map_or(Nanos(0), |it| it.completer.round_trip()),
-            congestion_windows: self.roles.reliable().and_then(|it| it.requester.congestion_windows()),
+            congestion: self.congestion(),
             ..common
         }
+    }
+
+    fn congestion(&self) -> Option<CongestionState> {
+        let windows = self.roles.reliable().map(|it| it.requester.congestion_windows());
+        (self.base.reacts()).then(|| CongestionState {
+            request_window: windows.map(|(requests, _)| requests),
+            response_window: windows.map(|(_, responses)| responses),
+            rate_bytes_per_s: self.base.rate_bytes_per_s(),
+        })
     }
 }

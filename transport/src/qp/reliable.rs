@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::window::CongestionControl,
+    congestion::control::CongestionControl,
     io::{App, Wire},
     psn::Psn,
     reject::DropReason,
@@ -118,7 +118,7 @@ impl Reliable {
 
     #[inline]
     pub(crate) fn deadline(&self, base: &QpBase) -> Nanos {
-        let answers = self.responder.deadline();
+        let answers = self.responder.deadline().min(base.rate_deadline());
         if base.state.sends() && !base.is_silent {
             answers.min(self.completer.deadline()).min(self.requester.deadline())
         } else {

@@ -24,10 +24,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::{
-        pacing::Pacer,
-        window::{CongestionControl, CongestionWindow, CongestionWindows},
-    },
+    congestion::{control::CongestionControl, pacing::Pacer, window::CongestionWindow},
     counters::QpCount,
     io::{App, Wire},
     psn::Psn,
@@ -79,9 +76,8 @@ pub(crate) struct Requester {
     /// Number of messages that still ask, even if they are unsignaled.
     asking: u8,
     rnr_wait: Option<RnrWait>,
-    /// The rate limit or the congestion window lets nothing leave before this time;
-    /// [`Nanos::NEVER`] if nothing waits for it.
-    paced_until: Nanos,
+    /// A packet waits for the pacer.
+    is_paced: bool,
     /// Status with which the entry at the cursor fails, because it cannot be sent.
     refused: Option<Status>,
     pacer: Pacer,
@@ -166,7 +162,7 @@ impl Requester {
             unasked_since: 0,
             asking: 0,
             rnr_wait: None,
-            paced_until: Nanos::NEVER,
+            is_paced: false,
             refused: None,
             pacer: Pacer::default(),
             credits: CreditLimit::default(),
@@ -334,9 +330,7 @@ impl Requester {
 
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
         self.rnr_wait = self.rnr_wait.and_then(|wait| wait.at(now));
-        if self.paced_until <= now {
-            self.paced_until = Nanos::NEVER;
-        }
+        self.is_paced &= self.pacer.next_send() > now;
     }
 
     /// Notes that the local operation at the cursor is complete.
@@ -348,7 +342,8 @@ impl Requester {
 
     /// Time at which it can continue, if it waits for one.
     pub(crate) fn deadline(&self) -> Nanos {
-        self.rnr_wait.map_or(self.paced_until, RnrWait::deadline)
+        let paced_until = if self.is_paced { self.pacer.next_send() } else { Nanos::NEVER };
+        self.rnr_wait.map_or(paced_until, RnrWait::deadline)
     }
 
     /// Maximum distance of a packet of this request from the oldest unacknowledged PSN. Buffered
@@ -356,16 +351,21 @@ impl Requester {
     /// window, because all queue pairs share the buffer.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         if !queue.entry(position).is_read() {
-            return self.requests.limit(self.window);
+            return self.request_window(base);
         }
         let limit = self.responses.limit(self.window);
         limit + if position == queue.head() { base.buffered_answers.min(limit) } else { 0 }
     }
 
+    /// Requests that may be in flight.
+    fn request_window(&self, base: &QpBase) -> u32 {
+        self.requests.limit(base.window_at_rate(self.window))
+    }
+
     /// Packets after the last ACK request with which the next one asks, so that a small window
     /// opens again as well.
-    fn ask_interval(&self) -> u32 {
-        (self.window / ACK_REQUESTS_PER_WINDOW).min(self.requests.limit(self.window) / 2)
+    fn ask_interval(&self, base: &QpBase) -> u32 {
+        (self.window / ACK_REQUESTS_PER_WINDOW).min(self.request_window(base) / 2)
     }
 
     /// Notes that packets up to `oldest` were acknowledged: responses of a READ, or requests.
@@ -382,9 +382,8 @@ impl Requester {
     }
 
     /// The peer says that the network marks requests.
-    pub(crate) fn on_notification(&mut self) -> bool {
+    pub(crate) fn on_notification(&mut self) {
         self.requests.on_mark(self.frontier);
-        !self.requests.is_off()
     }
 
     /// A READ response came with a mark.
@@ -409,10 +408,9 @@ impl Requester {
         self.congestion_window(awaits_response).on_ack_timeout(oldest.plus(1));
     }
 
-    /// Congestion windows; `None` if nothing reacts.
-    pub(crate) fn congestion_windows(&self) -> Option<CongestionWindows> {
-        let (requests, responses) = (self.requests.packets(), self.responses.packets());
-        (!self.requests.is_off()).then_some(CongestionWindows { requests, responses })
+    /// Congestion windows of requests and of READ responses, in packets.
+    pub(crate) fn congestion_windows(&self) -> (f64, f64) {
+        (self.requests.packets(), self.responses.packets())
     }
 
     /// Number of packets of one READ request.
@@ -444,8 +442,8 @@ impl Requester {
         if self.rnr_wait.is_some() {
             return Transmission::Idle;
         }
-        if self.pacer.next_send() > cx.now {
-            self.paced_until = self.pacer.next_send();
+        self.is_paced = self.pacer.next_send() > cx.now;
+        if self.is_paced || cx.base.paces_requests() && cx.base.is_paced(cx.now) {
             return Transmission::Idle;
         }
         if let Some(reason) = again {

@@ -131,7 +131,7 @@ impl Roles {
     pub(super) fn deadline(&self, base: &QpBase) -> Nanos {
         match self {
             Self::Reliable(it) => it.deadline(base),
-            Self::Unreliable(it) if base.state.sends() => it.deadline(),
+            Self::Unreliable(it) if base.state.sends() => it.deadline().min(base.rate_deadline()),
             Self::Datagram(it) if base.state.sends() => it.deadline(),
             Self::Unreliable(_) | Self::Datagram(_) => Nanos::NEVER,
         }

@@ -122,6 +122,9 @@ impl Sender {
         if !may_send || cx.send_queue.is_empty() || cx.base.is_resolving() || self.gate.is_closed(cx.now) {
             return Transmission::Idle;
         }
+        if cx.base.is_paced(cx.now) {
+            return Transmission::Idle;
+        }
         let entry = *cx.send_queue.entry(cx.send_queue.head());
         if entry.is_local() {
             if !cx.base.keys.waits(Waiter::Requester) {
@@ -178,6 +181,7 @@ impl Sender {
         }
         cx.base.counters.count(QpCount::RequestPackets);
         self.gate.on_sent(cx.now, payload_bytes + cx.base.overhead());
+        cx.base.on_paced_sent(cx.now, payload_bytes);
         self.psn = self.psn.plus(1);
         self.packet += 1;
         if ends {

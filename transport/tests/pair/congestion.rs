@@ -4,8 +4,8 @@
 use roced_transport::{
     clock::Nanos,
     congestion::{
+        control::{CongestionControl, CongestionState},
         notification::{NotificationConfig, NotificationCount},
-        window::{CongestionControl, CongestionWindows},
     },
     counters::QpCount,
     psn::Psn,
@@ -31,9 +31,13 @@ fn post(pair: &mut Pair, op: SendOp, packets: usize) {
     pair.hosts[0].post(&work(1, op, &[sge(0, packets * 1024)], 500_000));
 }
 
-fn windows(pair: &Pair) -> CongestionWindows {
+fn state(pair: &Pair) -> CongestionState {
     let host = &pair.hosts[0];
-    host.endpoint.qp(host.qpn).expect("there").progress().congestion_windows.expect("it reacts")
+    host.endpoint.qp(host.qpn).expect("there").progress().congestion.expect("it reacts")
+}
+
+fn request_window(pair: &Pair) -> f64 {
+    state(pair).request_window.expect("a reliable connection")
 }
 
 /// Packets of the message that host `from` sends in each of so many turns.
@@ -70,7 +74,7 @@ fn a_window_begins_with_sixteen_packets_and_opens_to_all() {
     post(&mut pair, SendOp::Write, 400);
     assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 4), [16, 32, 64, 64]);
     finish(&mut pair, no_fault);
-    assert_eq!(windows(&pair).requests, 64.0);
+    assert_eq!(request_window(&pair), 64.0);
 }
 
 #[test]
@@ -82,11 +86,11 @@ fn notifications_of_one_round_halve_the_window_once() {
         notify(&mut pair);
     }
     assert_eq!((counted(&pair, NotificationCount::Handled), counted(&pair, NotificationCount::Ignored)), (3, 0));
-    assert!((31.9..=32.0).contains(&windows(&pair).requests), "{:?}", windows(&pair));
+    assert!((31.9..=32.0).contains(&request_window(&pair)), "{:?}", state(&pair));
     let sent = packets_of_turns(&mut pair, 0, Operation::Write, 3);
     assert!(sent[0] <= 32 && sent.iter().all(|packets| (30..=34).contains(packets)), "{sent:?}");
     notify(&mut pair);
-    assert!(windows(&pair).requests < 20.0, "the next round has one of its own: {:?}", windows(&pair));
+    assert!(request_window(&pair) < 20.0, "the next round has one of its own: {:?}", state(&pair));
     finish(&mut pair, no_fault);
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
 }
@@ -103,7 +107,7 @@ fn a_small_window_goes_on_without_probes() {
     for _ in 0..4000 {
         pair.turn(&mut |from, _, _| if from == 0 { Fate::Mark } else { Fate::Deliver });
         pair.now = pair.now + Nanos::from_micros(5);
-        smallest = smallest.min(windows(&pair).requests);
+        smallest = smallest.min(request_window(&pair));
     }
     assert!(smallest < 4.0, "{smallest}");
     finish(&mut pair, no_fault);
@@ -122,9 +126,9 @@ fn marked_responses_make_a_reader_ask_for_less() {
         pair.turn(&mut |from, _, _| if from == 1 { Fate::Mark } else { Fate::Deliver });
         pair.now = pair.now + Nanos::from_micros(5);
     }
-    let windows_then = windows(&pair);
-    assert!(windows_then.responses < 16.0, "{windows_then:?}");
-    assert_eq!(windows_then.requests, 16.0, "the other direction is another");
+    let windows_then = state(&pair);
+    assert!(windows_then.response_window.is_some_and(|window| window < 16.0), "{windows_then:?}");
+    assert_eq!(windows_then.request_window, Some(16.0), "the other direction is another");
     finish(&mut pair, no_fault);
 }
 
@@ -138,7 +142,7 @@ fn many_lost_packets_halve_the_window_and_one_does_not() {
         finish(&mut pair, one(0, opcode::RC_WRITE_MIDDLE, 20, Fate::Drop));
         post(&mut pair, SendOp::Write, 400);
         finish(&mut pair, no_fault);
-        let before = windows(&pair).requests;
+        let before = request_window(&pair);
         post(&mut pair, SendOp::Write, 400);
         let first = pair.sent(0, Operation::Write) + 200;
         let is_lost = |nth| nth == first || (first..first + 64).contains(&nth) && nth % every == 0;
@@ -146,7 +150,7 @@ fn many_lost_packets_halve_the_window_and_one_does_not() {
             true => Fate::Drop,
             false => Fate::Deliver,
         });
-        let size = windows(&pair).requests;
+        let size = request_window(&pair);
         assert_eq!(size < before, is_halved, "one in {every}: {before}, {size}");
     }
 }
@@ -184,7 +188,7 @@ fn a_window_that_was_halved_is_not_full_of_packets_that_did_not_ask() {
             _ => Fate::Deliver,
         }
     });
-    assert_eq!((sent, windows(&pair).requests), (16, 16.0));
+    assert_eq!((sent, request_window(&pair)), (16, 16.0));
     // A slow sender: the ACK comes before it has sent more than the first packet again.
     pair.settings.turn_frames = 1;
     assert!(pair.run(Nanos::from_millis(60_000), no_fault), "it comes to rest");
@@ -209,7 +213,7 @@ fn answers_of_any_kind_end_a_row_of_timeouts() {
         assert_eq!(pair.hosts[0].take(), [(wr_id, Status::Success)]);
     }
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 6);
-    assert_eq!(windows(&pair), CongestionWindows { requests: 0.25, responses: 16.0 });
+    assert_eq!((state(&pair).request_window, state(&pair).response_window), (Some(0.25), Some(16.0)));
 }
 
 /// Marks without end: less than one packet in a round trip, and all arrives all the same. Then
@@ -220,7 +224,7 @@ fn less_than_one_packet_is_sent_in_a_round_trip() {
     post(&mut pair, SendOp::Write, 200);
     packets_of_turns(&mut pair, 0, Operation::Write, 2);
     // One in each round: an answer ends it.
-    while windows(&pair).requests >= 0.1 {
+    while request_window(&pair) >= 0.1 {
         notify(&mut pair);
         let before = pair.answers.len();
         while pair.answers.len() == before {
@@ -234,7 +238,7 @@ fn less_than_one_packet_is_sent_in_a_round_trip() {
     let took = pair.now - begin;
     assert!(took >= Nanos::from_micros(3 * 10), "three packets in {took:?}");
     finish(&mut pair, no_fault);
-    assert!(windows(&pair).requests > 8.0, "{:?}", windows(&pair));
+    assert!(request_window(&pair) > 8.0, "{:?}", state(&pair));
 }
 
 #[test]
@@ -242,7 +246,7 @@ fn a_window_that_was_idle_begins_with_sixteen_packets() {
     let mut pair = reacting();
     post(&mut pair, SendOp::Write, 400);
     finish(&mut pair, no_fault);
-    assert_eq!(windows(&pair).requests, 64.0);
+    assert_eq!(request_window(&pair), 64.0);
     pair.now = pair.now + Nanos::from_millis(30);
     post(&mut pair, SendOp::Write, 400);
     assert_eq!(packets_of_turns(&mut pair, 0, Operation::Write, 3), [16, 32, 64]);

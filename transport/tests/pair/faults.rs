@@ -3,7 +3,7 @@
 //! request completes once and in order, and nothing hangs.
 
 use roced_transport::{
-    clock::Nanos, congestion::window::CongestionControl, recovery::RecoveryConfig, wire::opcode::Opcode,
+    clock::Nanos, congestion::control::CongestionControl, recovery::RecoveryConfig, wire::opcode::Opcode,
 };
 use roced_types::{SendOp, Status};
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use roced_transport::{
-    clock::Nanos, congestion::window::CongestionControl, counters::QpCount, recovery::RecoveryConfig,
+    clock::Nanos, congestion::control::CongestionControl, counters::QpCount, recovery::RecoveryConfig,
 };
 use roced_types::{SendOp, Status};
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
-    congestion::window::CongestionControl,
+    congestion::{control::CongestionControl, dcqcn::DcqcnParameters},
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
     fair::FairOwner,
@@ -317,7 +317,7 @@ impl Pair {
     fn insert_qps(&mut self) {
         let srqn = self.srqn();
         for (at, host) in self.hosts.iter_mut().enumerate() {
-            host.endpoint.set_congestion_control(self.settings.congestion[at]);
+            host.endpoint.set_congestion_control(self.settings.congestion[at], DcqcnParameters::default());
             let config = QpConfig {
                 qpn: host.qpn,
                 service: self.settings.service,

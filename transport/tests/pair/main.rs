@@ -40,6 +40,7 @@ mod refusals;
 mod reuse;
 mod rocev1;
 mod selective;
+mod send_rates;
 mod silence;
 mod srq;
 mod states;

@@ -572,6 +572,15 @@ fn received_notifications_are_checked() {
     let mut pair = Pair::unconnected(Settings::default());
     pair.connect_to_rtr(1);
     let notification = becn(&pair);
+    let frame = pair.frame(0, &notification, &[]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted, "it answers READs");
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    let qpn = pair.hosts[1].qpn;
+    pair.hosts[1].endpoint.modify_qp(qpn, attribute::STATE, &error, None).expect("from anywhere");
+    dropped(&mut pair, &notification, DropReason::WrongState, 1);
+    let mut pair = Pair::unconnected(Settings { service: ServiceType::Uc, ..Settings::default() });
+    pair.connect_to_rtr(1);
+    let notification = becn(&pair);
     dropped(&mut pair, &notification, DropReason::WrongState, 1);
     let mut pair = Pair::new(Settings { service: ServiceType::Ud, ..Settings::default() });
     let notification = becn(&pair);

@@ -1,12 +1,16 @@
 //! Cases: networks and flows, with the bars that their results must reach.
 
 mod classes;
+mod dcqcn;
 mod incast;
 mod pauses;
 mod scale;
 mod sharing;
 
-use roced_transport::{clock::Nanos, congestion::window::CongestionControl};
+use roced_transport::{
+    clock::Nanos,
+    congestion::{control::CongestionControl, dcqcn::DcqcnParameters},
+};
 
 use crate::{
     bar::BarSpec,
@@ -32,7 +36,7 @@ pub(crate) struct Case {
 
 /// All cases.
 pub(crate) fn all() -> Vec<Case> {
-    [incast::cases(), sharing::cases(), pauses::cases(), classes::cases(), scale::cases()]
+    [incast::cases(), dcqcn::cases(), sharing::cases(), pauses::cases(), classes::cases(), scale::cases()]
         .into_iter()
         .flatten()
         .collect()
@@ -58,6 +62,7 @@ const LOSSY: SwitchConfig = SwitchConfig {
 
 const WINDOW: HostOptions = HostOptions {
     congestion: CongestionControl::Window,
+    dcqcn: DcqcnParameters::paper(1_250_000_000),
     is_capable: true,
     window_packets: 128,
     total_window_packets: 192,

@@ -22,7 +22,7 @@ use crate::{
 const PAUSES: PauseRules =
     PauseRules { classes: 1, pause_bytes: 200_000, resume_bytes: 180_000, headroom_bytes: 40_000 };
 
-const LOSSLESS: SwitchConfig = SwitchConfig { pauses: Some(PAUSES), ..LOSSY };
+pub(super) const LOSSLESS: SwitchConfig = SwitchConfig { pauses: Some(PAUSES), ..LOSSY };
 
 /// Four senders to one receiver, and one to another, over a link between switches that is fast
 /// enough for all.

@@ -9,6 +9,7 @@ use crate::{
         Goal::{AtLeast, AtMost},
     },
     flow::FlowSpec,
+    host::HostOptions,
     outcome::{RunOutcome, jain},
     run::RunSpec,
     topology::{LinkSpec, Topology},
@@ -21,8 +22,8 @@ const LEAVE: Nanos = Nanos::from_millis(200);
 const NEVER_MS: f64 = 1e6;
 
 /// Two flows; two more between 100 and 200 ms.
-fn two_four_two() -> RunSpec {
-    let mut spec = star(4, TEN_GBIT, WINDOW, LOSSY);
+pub(super) fn two_four_two(hosts: HostOptions) -> RunSpec {
+    let mut spec = star(4, TEN_GBIT, hosts, LOSSY);
     for flow in &mut spec.flows[2..] {
         // At the end they have few messages left.
         (flow.begin, flow.end, flow.depth) = (JOIN, LEAVE, 4);
@@ -42,7 +43,7 @@ fn joined(outcome: &RunOutcome) -> Vec<(Nanos, Vec<f64>)> {
 }
 
 /// Time from the join to the end of 5 ms with equal shares.
-fn join_ms(outcome: &RunOutcome) -> f64 {
+pub(super) fn join_ms(outcome: &RunOutcome) -> f64 {
     let samples = joined(outcome);
     let equal = samples.windows(5).find(|run| jain_of(run) > 0.95);
     equal.map_or(NEVER_MS, |run| (run[4].0 - JOIN).0 as f64 / 1e6)
@@ -55,7 +56,7 @@ fn jain_after_join(outcome: &RunOutcome) -> f64 {
 }
 
 /// Time from the leave until the rest use, and keep, nine tenths of the link.
-fn leave_ms(outcome: &RunOutcome) -> f64 {
+pub(super) fn leave_ms(outcome: &RunOutcome) -> f64 {
     let is_idle = |rates: &[f64]| rates[..2].iter().sum::<f64>() < 0.9 * 10.0 * PAYLOAD_SHARE;
     let after: Vec<_> = outcome.rates().filter(|(time, _)| *time > LEAVE).collect();
     let last = after.iter().rfind(|(_, rates)| is_idle(rates)).map_or(LEAVE, |(time, _)| *time);
@@ -106,7 +107,7 @@ pub(super) fn cases() -> Vec<Case> {
             name: "2-4-2",
             text: "two flows; two more between 100 and 200 ms",
             is_quick: true,
-            runs: vec![("window", two_four_two())],
+            runs: vec![("window", two_four_two(WINDOW))],
             bars: vec![
                 BarSpec::new("ms to equal shares", AtMost(10.0), join_ms),
                 BarSpec::new("Jain from 10 ms on", AtLeast(0.97), jain_after_join),

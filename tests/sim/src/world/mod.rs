@@ -18,7 +18,7 @@ mod traffic;
 use std::collections::VecDeque;
 
 use roced_transport::{
-    congestion::window::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
+    congestion::control::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
 };
 
 use crate::{
@@ -128,9 +128,10 @@ impl World {
         let network = Network::new(weather, Random::new(random.next()));
         let bears = network.disorder().is_some() && !random.one_in(4);
         let recovery = [(); 2].map(|()| if bears { host::BEARING } else { host::draw_recovery(&mut random) });
-        // By bits of the seed, so that no draw changes: all four pairs are as likely.
-        let congestion = [0, 1].map(|at| match seed >> at & 1 {
+        // By bits of the seed, so that no draw changes.
+        let congestion = [0, 2].map(|bit| match seed >> bit & 3 {
             0 => CongestionControl::Off,
+            1 => CongestionControl::Dcqcn,
             _ => CongestionControl::Window,
         });
         let mut world = Self {

@@ -4,8 +4,8 @@
 
 use roced_transport::{
     clock::Nanos,
-    congestion::{notification::NotificationCount, window::CongestionControl},
-    qp::State,
+    congestion::{control::CongestionControl, notification::NotificationCount},
+    qp::{ServiceType, State},
     reject::Disposition,
 };
 use roced_types::Qpn;
@@ -129,10 +129,13 @@ impl World {
     pub(super) fn deliver_notification(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, .. } = arrival;
         let dest_qpn = dest_qpn(&bytes);
-        let listens = self.takes_answers(to, dest_qpn)
-            && self.endpoints[to]
-                .qp(Qpn::from_wire(dest_qpn))
-                .is_some_and(|qp| qp.config().service != Service::Datagram.kind());
+        // In RTR a reliable connection sends READ responses.
+        let listens =
+            self.endpoints[to].qp(Qpn::from_wire(dest_qpn)).is_some_and(|qp| match (qp.config().service, qp.state()) {
+                (ServiceType::Ud, _) => false,
+                (_, State::ReadyToSend | State::SendQueueDrain) | (ServiceType::Rc, State::ReadyToReceive) => true,
+                _ => false,
+            });
         let tally = &mut self.model.hosts[to].tally;
         tally.give(&bytes);
         tally.given_corrupt += u64::from(corrupt && listens);
@@ -166,7 +169,7 @@ impl World {
         use NotificationCount::{Handled, Ignored, Marked, Sent};
         let [sent, handled, ignored, marked] = [Sent, Handled, Ignored, Marked].map(|it| counters.get(it));
         demand!(
-            handled == 0 || self.congestion[at] == CongestionControl::Window,
+            handled == 0 || self.congestion[at] != CongestionControl::Off,
             "counters",
             "rp_cnp_handled is {handled} where nothing reacts: {tally:?}"
         );

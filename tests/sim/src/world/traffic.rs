@@ -3,6 +3,7 @@
 
 use roced_transport::{
     clock::Nanos,
+    congestion::control::CongestionControl,
     recovery::Recovery,
     reject::{Disposition, DropReason},
 };
@@ -348,7 +349,10 @@ impl World {
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
         if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
-            end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
+            // Packets wait for their rate, and the limit may end before they leave.
+            if self.congestion[from] != CongestionControl::Dcqcn {
+                end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
+            }
         }
         let (rows, psn) = if !seen.service.is_reliable() {
             let sent = connection.ends[from].stream.check_unanswered(&seen, self.now)?;

@@ -145,6 +145,10 @@ impl Requester {
             self.send_packet(entry, cx, wire)
         }?;
         self.count(cx.base, packets, cx.now);
+        if cx.base.paces_requests() && !entry.is_read() {
+            let (mtu, sent) = (cx.base.mtu() as u64, u64::from(self.packet));
+            cx.base.on_paced_sent(cx.now, entry.length().saturating_sub(sent * mtu).min(mtu) as usize);
+        }
         Ok(packets)
     }
 
@@ -228,7 +232,7 @@ impl Requester {
         // otherwise nothing would open it again, and the last packet that may leave.
         let is_last_granted = cx.base.grant <= 1 && self.psn == self.frontier;
         let asks_at_end = is_last && !self.may_stay_unasked(cx.base, entry, cx.now);
-        let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.ask_interval();
+        let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.ask_interval(cx.base);
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
             (Some(_), Position::Only) => opcode::RC_SEND_ONLY_INVALIDATE,

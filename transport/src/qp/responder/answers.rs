@@ -201,6 +201,9 @@ impl Responder {
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
+        if cx.base.is_paced(cx.now) {
+            return Transmission::Idle;
+        }
         let mtu = cx.base.mtu();
         let (begins, ends) = (pending.next == pending.start, pending.next + 1 == pending.end);
         let place = place(begins, ends);
@@ -224,6 +227,7 @@ impl Responder {
         };
         match emitted {
             Ok(()) => {
+                cx.base.on_paced_sent(cx.now, payload);
                 self.on_answered(psn, cx.base);
                 Transmission::Progress
             }
