@@ -425,6 +425,15 @@ impl Stream {
         }
     }
 
+    /// A READ of an earlier life was taken for a repetition of one of now: the answer ends with it.
+    pub(crate) fn on_other_part(&mut self, seen: &Seen<'_>) {
+        if let (FrameKind::ReadRequest, Some(reth)) = (seen.kind, seen.reth) {
+            let packets = u64::from(reth.length.div_ceil(self.mtu()).max(1));
+            let psn = self.unwrap_psn(seen.psn);
+            self.note_part(psn, psn + packets);
+        }
+    }
+
     /// The network disturbed the request that ends with this PSN, or an answer to it.
     pub(crate) fn on_disturbed(&mut self, psn: u64) {
         self.disturbed.push(psn);

@@ -15,7 +15,7 @@ mod run;
 mod shared;
 mod traffic;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use roced_transport::{
     congestion::control::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
@@ -69,6 +69,8 @@ pub(crate) struct World {
     weather: Weather,
     recovery: [RecoveryConfig; 2],
     congestion: [CongestionControl; 2],
+    /// Queue pairs of each host that a CNP may limit, since they were made.
+    notified: [BTreeSet<u32>; 2],
     random: Random,
     now: u64,
     /// Frames that left, and with how many no more work is posted.
@@ -138,6 +140,7 @@ impl World {
             endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at], congestion[at])),
             recovery,
             congestion,
+            notified: [const { BTreeSet::new() }; 2],
             model,
             network,
             weather,

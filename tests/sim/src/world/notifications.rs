@@ -147,6 +147,9 @@ impl World {
             say(format_args!("{:>12} host {to} <- notification {disposition:?}", self.now));
         }
         let is_taken = disposition == Disposition::Accepted;
+        if is_taken && self.congestion[to] != CongestionControl::Off {
+            self.notified[to].insert(dest_qpn);
+        }
         if is_taken && (corrupt || !listens) {
             let text = format!("a notification for {dest_qpn:#x} is {disposition:?}");
             self.model.note(Err(Violation { checker: "notification", text }));

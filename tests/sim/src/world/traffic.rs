@@ -3,7 +3,6 @@
 
 use roced_transport::{
     clock::Nanos,
-    congestion::control::CongestionControl,
     recovery::Recovery,
     reject::{Disposition, DropReason},
 };
@@ -122,6 +121,9 @@ impl World {
         }
         if must_refuse {
             self.model.note(check_refused(&seen, disposition));
+        }
+        if let (Some(at), Some(_), Disposition::Dropped(DropReason::Duplicate)) = (at, earlier, disposition) {
+            self.model.connections[at].ends[1 - to].stream.on_other_part(&seen);
         }
         if let (Some(at), None, Disposition::Dropped(reason)) = (at, earlier, disposition) {
             self.on_not_held(to, at, &seen, reason);
@@ -349,8 +351,10 @@ impl World {
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
         if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
-            // Packets wait for their rate, and the limit may end before they leave.
-            if self.congestion[from] != CongestionControl::Dcqcn {
+            // Packets of a notified queue pair wait for their rate, and the limit may end before they
+            // leave: requests with DCQCN, and READ responses.
+            let is_paced = [from, 1 - from].map(|at| self.notified[at].contains(&connection.ends[at].qpn));
+            if !is_paced.contains(&true) {
                 end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
             }
         }
