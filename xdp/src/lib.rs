@@ -21,6 +21,7 @@
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`,
 //! `socket`, `receive`, `transmit`.
 
+mod attributes;
 mod class;
 mod error;
 mod ethtool;

@@ -3,14 +3,11 @@
 
 use std::{convert::Infallible, io};
 
-use netlink_packet_core::{
-    DefaultNla, Emitable as _, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable, NlasIterator, parse_u16,
-    parse_u32, parse_u64,
-};
+use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkSerializable, parse_u16, parse_u32, parse_u64};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::errno::Errno;
 
-use crate::{frame_path::DriverZeroCopy, netlink::Requests};
+use crate::{attributes::NetlinkAttributes, frame_path::DriverZeroCopy, netlink::Requests};
 
 /// The family of families: its number, its request and its reply (`linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
@@ -144,28 +141,21 @@ impl Netdev {
 struct NetdevMessage {
     family: u16,
     command: u8,
-    /// Their bytes, one behind the other. Those of an answer are as they came.
-    attributes: Vec<u8>,
+    attributes: NetlinkAttributes,
 }
 
 impl NetdevMessage {
     fn new(family: u16, command: u8) -> Self {
-        Self { family, command, attributes: Vec::new() }
+        Self { family, command, attributes: NetlinkAttributes::default() }
     }
 
-    fn with(mut self, kind: u16, value: &[u8]) -> Self {
-        let attribute = DefaultNla::new(kind, value.to_vec());
-        let start = self.attributes.len();
-        self.attributes.resize(start + attribute.buffer_len(), 0);
-        attribute.emit(&mut self.attributes[start..]);
-        self
+    fn with(self, kind: u16, value: &[u8]) -> Self {
+        Self { attributes: self.attributes.with(kind, value), ..self }
     }
 
     /// The value of the first attribute of that kind.
     fn find<T, E>(&self, kind: u16, read: impl Fn(&[u8]) -> Result<T, E>) -> Option<T> {
-        // Unreadable bytes end them.
-        let mut attributes = NlasIterator::new(&self.attributes).map_while(Result::ok);
-        read(attributes.find(|attribute| attribute.kind() == kind)?.value()).ok()
+        read(self.attributes.find(kind)?).ok()
     }
 
     /// The answer to `NETDEV_CMD_DEV_GET`.
@@ -189,12 +179,12 @@ impl NetlinkSerializable for NetdevMessage {
     }
 
     fn buffer_len(&self) -> usize {
-        GENERIC_BYTES + self.attributes.len()
+        GENERIC_BYTES + self.attributes.as_bytes().len()
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
         buffer[..GENERIC_BYTES].copy_from_slice(&[self.command, 1, 0, 0]);
-        buffer[GENERIC_BYTES..].copy_from_slice(&self.attributes);
+        buffer[GENERIC_BYTES..].copy_from_slice(self.attributes.as_bytes());
     }
 }
 
@@ -203,7 +193,7 @@ impl NetlinkDeserializable for NetdevMessage {
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
         let command = payload.first().copied().unwrap_or_default();
-        let attributes = payload.get(GENERIC_BYTES..).unwrap_or_default().to_vec();
+        let attributes = NetlinkAttributes::from_bytes(payload.get(GENERIC_BYTES..).unwrap_or_default());
         Ok(Self { family: header.message_type, command, attributes })
     }
 }
@@ -213,18 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_behind_others_and_not_beyond_the_end() {
-        let whole = NetdevMessage::new(20, 1).with(7, b"abc").with(NETDEV_A_NAPI_ID | 0x8000, &5u32.to_ne_bytes());
-        assert_eq!(whole.attributes.len(), 16, "the first is padded");
-        assert_eq!(whole.number(NETDEV_A_NAPI_ID), Some(5), "the upper bits of a kind are flags");
-        assert_eq!(whole.number(7), None, "not a number");
-        assert_eq!(whole.number(9), None);
-        for cut in 0..whole.attributes.len() {
-            let cut = NetdevMessage { attributes: whole.attributes[..cut].to_vec(), ..whole };
-            assert_eq!(cut.number(NETDEV_A_NAPI_ID), None, "{cut:?}");
-        }
-        let short = NetdevMessage { attributes: vec![0; 16], ..whole };
-        assert_eq!(short.number(0), None, "an attribute shorter than its header ends them");
+    fn a_number_is_an_attribute_of_four_bytes() {
+        let message = NetdevMessage::new(20, 1).with(7, b"abc").with(NETDEV_A_NAPI_ID, &5u32.to_ne_bytes());
+        assert_eq!((message.number(NETDEV_A_NAPI_ID), message.number(7), message.number(9)), (Some(5), None, None));
     }
 
     #[test]
@@ -248,7 +229,8 @@ mod tests {
         header.message_type = 20;
         assert_eq!(NetdevMessage::deserialize(&header, &bytes), Ok(message));
         for cut in 0..=GENERIC_BYTES {
-            assert!(NetdevMessage::deserialize(&header, &bytes[..cut]).is_ok_and(|short| short.attributes.is_empty()));
+            let short = NetdevMessage::deserialize(&header, &bytes[..cut]).expect("infallible");
+            assert_eq!(short.attributes, NetlinkAttributes::default());
         }
     }
 }
