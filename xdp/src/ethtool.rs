@@ -15,6 +15,10 @@ const ETHTOOL_GDRVINFO: u32 = 0x3;
 /// `ETHTOOL_GRINGPARAM`.
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 
+/// `ETHTOOL_GPAUSEPARAM` and `ETHTOOL_SPAUSEPARAM`.
+const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
+const ETHTOOL_SPAUSEPARAM: u32 = 0x13;
+
 /// `ETHTOOL_GCHANNELS`.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
@@ -68,6 +72,16 @@ struct Channels {
     combined_count: u32,
 }
 
+/// `struct ethtool_pauseparam`.
+#[repr(C)]
+#[derive(Default)]
+struct PauseParameters {
+    cmd: u32,
+    autoneg: u32,
+    rx: u32,
+    tx: u32,
+}
+
 /// `struct ethtool_value`.
 #[repr(C)]
 #[derive(Default)]
@@ -88,6 +102,8 @@ unsafe impl Structure for Driver {}
 unsafe impl Structure for RingParameters {}
 // SAFETY: made with ETHTOOL_GCHANNELS only.
 unsafe impl Structure for Channels {}
+// SAFETY: made with ETHTOOL_GPAUSEPARAM and ETHTOOL_SPAUSEPARAM only.
+unsafe impl Structure for PauseParameters {}
 // SAFETY: made with ETHTOOL_GGRO, ETHTOOL_SGRO and ETHTOOL_GFLAGS only.
 unsafe impl Structure for Value {}
 
@@ -129,6 +145,41 @@ pub fn rx_ring_entries(interface: &str) -> Option<u32> {
     let mut rings = RingParameters { cmd: ETHTOOL_GRINGPARAM, ..RingParameters::default() };
     ethtool(interface, &mut rings).ok()?;
     Some(rings.rx).filter(|entries| *entries > 0)
+}
+
+/// Global pause of a link (IEEE 802.3x), which stops all priorities together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GlobalPause {
+    /// The peer takes part in the decision.
+    pub autoneg: bool,
+    /// Received pause frames are obeyed.
+    pub rx: bool,
+    /// Pause frames are sent.
+    pub tx: bool,
+}
+
+/// Global pause, as `ethtool -a` shows it; `None` if the driver does not say, as those of virtual
+/// interfaces.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn global_pause(interface: &str) -> io::Result<Option<GlobalPause>> {
+    let mut pause = PauseParameters { cmd: ETHTOOL_GPAUSEPARAM, ..PauseParameters::default() };
+    match ethtool(interface, &mut pause) {
+        Ok(()) => Ok(Some(GlobalPause { autoneg: pause.autoneg != 0, rx: pause.rx != 0, tx: pause.tx != 0 })),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets [`global_pause`].
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn set_global_pause(interface: &str, pause: GlobalPause) -> io::Result<()> {
+    let GlobalPause { autoneg, rx, tx } = pause;
+    let (autoneg, rx, tx) = (autoneg.into(), rx.into(), tx.into());
+    ethtool(interface, &mut PauseParameters { cmd: ETHTOOL_SPAUSEPARAM, autoneg, rx, tx })
 }
 
 /// Whether the interface is an end of a veth pair.
@@ -178,6 +229,8 @@ mod tests {
     #[test]
     fn the_loopback_does_not_say_its_queues_and_an_interface_that_is_not_there_is_an_error() {
         assert_eq!(rx_queues("lo").expect("the loopback is always there"), None);
+        assert_eq!(global_pause("lo").expect("the loopback is always there"), None);
+        assert_eq!(global_pause("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
         assert_eq!((rx_ring_entries("lo"), rx_ring_entries("none-such-if")), (None, None));
         assert_eq!(rx_queues("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
         assert_eq!(rx_queues("a-name-far-too-long").expect_err("not there").raw_os_error(), Some(libc::ENODEV));

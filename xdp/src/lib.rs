@@ -23,6 +23,7 @@
 
 mod attributes;
 mod class;
+pub mod dcb;
 mod error;
 mod ethtool;
 mod frame_path;
@@ -40,7 +41,7 @@ mod tx_queues;
 mod umem;
 
 pub use error::XdpError;
-pub use ethtool::{rx_queues, rx_ring_entries, strips_vlan_tags};
+pub use ethtool::{GlobalPause, rx_queues, rx_ring_entries, strips_vlan_tags};
 pub use napi::{NapiError, ThreadedNapi};
 pub use options::{AttachedMode, CopyMode, NicQueueConfig, XdpMode};
 pub use program::XdpProgram;
