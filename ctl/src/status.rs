@@ -17,6 +17,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     for device in report.devices.iter().filter(|device| !device.problem.is_empty()) {
         text.push_str(&format!("\n{}: {}\n", device.name, device.problem));
     }
+    dcb(&report.devices, &mut text);
     queues(&report.devices).append(&mut text, "none");
     gids(&report.devices).append(&mut text, "none: the interfaces have no address");
     workers(&report.workers).append(&mut text, "none");
@@ -37,6 +38,7 @@ fn devices(devices: &[DeviceReport]) -> TableSection {
         Text("NAPI"),
         Text("ECN"),
         Text("congestion control"),
+        Text("DCB"),
         Number("queues"),
         Number("GIDs"),
         Text("MAC"),
@@ -54,12 +56,30 @@ fn devices(devices: &[DeviceReport]) -> TableSection {
             device.napi.clone(),
             device.ecn.clone(),
             device.congestion_control.clone(),
+            device.dcb.state.clone(),
             device.queues.len().to_string(),
             device.gids.len().to_string(),
             device.mac.clone(),
         ]);
     }
     section
+}
+
+/// Differences of NICs to the config, and why some were not written; nothing, if there are none.
+fn dcb(devices: &[DeviceReport], text: &mut String) {
+    let mut section = TableSection::new("DCB", &[Text("device"), Text("difference"), Text("command")]);
+    let differing = devices.iter().filter(|device| !device.dcb.findings.is_empty());
+    for (device, finding) in
+        differing.clone().flat_map(|device| device.dcb.findings.iter().map(move |one| (device, one)))
+    {
+        section.row([device.name.clone(), finding.problem.clone(), finding.command.clone()]);
+    }
+    if differing.count() > 0 {
+        section.append(text, "none");
+    }
+    for device in devices.iter().filter(|device| !device.dcb.problem.is_empty()) {
+        text.push_str(&format!("\n{}: DCB: {}\n", device.name, device.dcb.problem));
+    }
 }
 
 fn queues(devices: &[DeviceReport]) -> TableSection {

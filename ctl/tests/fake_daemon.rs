@@ -16,8 +16,9 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use roced_report::{
-    AccountReport, AccountsReport, CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport,
-    QueueReport, SandboxReport, SandboxedThreadReport, SessionReport, StatusReport, WorkerReport,
+    AccountReport, AccountsReport, CountersReport, DcbFindingReport, DcbReport, DeviceReport, GidReport, MemoryReport,
+    Problem, QpReport, QpsReport, QueueReport, SandboxReport, SandboxedThreadReport, SessionReport, StatusReport,
+    WorkerReport,
 };
 use tempfile::TempDir;
 
@@ -106,6 +107,17 @@ fn status() -> StatusReport {
                 GidReport { index: 1, address: "fd00:10::1".into(), vlan: Some(7), roce: 2 },
             ],
             queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into(), reason: "configured".into() }],
+            dcb: DcbReport {
+                mode: "check".into(),
+                state: "differs".into(),
+                problem: String::new(),
+                lossless_priorities: vec![4],
+                dscp_prio: BTreeMap::from([(26, vec![3]), (48, vec![0, 6])]),
+                findings: vec![DcbFindingReport {
+                    problem: "PFC is off for priority 3".into(),
+                    command: "dcb pfc set dev eth1 prio-pfc 3:on".into(),
+                }],
+            },
         }],
         workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), polls: 1_000_000, sleeps: 12 }],
         sandbox: SandboxReport {
@@ -221,6 +233,21 @@ fn status_gives_the_problem_of_a_device_that_cannot_be_served() {
     let (_, output) = FakeDaemon::answering(line(&report)).run(&["status"]);
     let shown = text(&output.stdout);
     assert!(shown.contains("failed") && shown.contains("\nroce0: the MTU is too small\n"), "{shown}");
+}
+
+#[test]
+fn status_shows_differences_of_a_nic_with_the_command_that_mends_them() {
+    let shown = |report: &StatusReport| text(&FakeDaemon::answering(line(report)).run(&["status"]).1.stdout);
+    let mut report = status();
+    let differs = shown(&report);
+    let row = "  roce0   PFC is off for priority 3  dcb pfc set dev eth1 prio-pfc 3:on\n";
+    assert!(differs.contains("window              differs") && differs.contains(row), "{differs}");
+    report.devices[0].dcb.problem = "nothing was written".into();
+    let unwritten = shown(&report);
+    assert!(unwritten.contains("\nroce0: DCB: nothing was written\n"), "{unwritten}");
+    report.devices[0].dcb = DcbReport { state: "as configured".into(), ..DcbReport::default() };
+    let good = shown(&report);
+    assert!(good.contains("as configured") && !good.contains("\nDCB\n"), "{good}");
 }
 
 #[test]

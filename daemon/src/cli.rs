@@ -34,7 +34,7 @@ use crate::{
         Config, ConfigError, ConfigSource, CongestionChoice, DEFAULT_PATH, DeviceConfig, EcnChoice, LogConfig,
         LogLevel, LogTarget, shown,
     },
-    log_thread,
+    dcb, log_thread,
     sandbox::Confinement,
 };
 
@@ -117,7 +117,7 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
     let (devices, workers) = (config.devices.len(), config.workers.len());
     let mut text = format!("{}: good: {devices} device(s), {workers} worker(s)\n", shown(file));
-    for remark in absences(&config).into_iter().chain(half_congestion_control(&config)) {
+    for remark in absences(&config).into_iter().chain(half_congestion_control(&config)).chain(dcb::remarks(&config)) {
         text += &format!("{}: but {}\n", shown(file), roced_output::escaped(&remark));
     }
     Ok(roced_output::print(text)?)

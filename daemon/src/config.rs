@@ -15,6 +15,7 @@ mod reader;
 mod syntax;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
@@ -25,7 +26,7 @@ use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
 use roced_types::Qpn;
-use roced_xdp::{CopyMode, NicQueueConfig, XdpMode};
+use roced_xdp::{CopyMode, NicQueueConfig, XdpMode, dcb::PrioritySet};
 
 pub use self::reader::{ConfigProblem, Key};
 use self::reader::{PROBLEMS_MAX, Reader};
@@ -33,8 +34,8 @@ pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
     changes::Changes,
     choices::{
-        CnpChoice, CongestionChoice, Credits, DcqcnPreset, EcnChoice, IdleChoice, LogLevel, LogTarget, NapiChoice,
-        ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice,
+        CnpChoice, CongestionChoice, Credits, DcbChoice, DcqcnPreset, EcnChoice, IdleChoice, LogLevel, LogTarget,
+        NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice,
     },
     dcqcn::DcqcnConfig,
 };
@@ -286,6 +287,12 @@ pub struct DeviceConfig {
     pub cnp_802p_prio: u8,
     /// Networks of peers that get no CNPs.
     pub cnp_except: Vec<IpNet>,
+    /// Whether the NIC's settings are compared with the next two keys, and changed.
+    pub dcb: DcbChoice,
+    /// Priorities that the NIC has to have PFC for.
+    pub lossless_priorities: PrioritySet,
+    /// Priority that the NIC has to have for a DSCP.
+    pub dscp_prio: BTreeMap<u8, u8>,
     /// How losses are made good.
     pub recovery: RecoveryChoice,
     /// How long a packet may come late before it counts as lost.
@@ -469,6 +476,9 @@ impl DeviceConfig {
             cnp_dscp: 48,
             cnp_802p_prio: 6,
             cnp_except: Vec::new(),
+            dcb: DcbChoice::Check,
+            lossless_priorities: PrioritySet::default(),
+            dscp_prio: BTreeMap::new(),
             recovery: RecoveryChoice::Selective,
             reorder_delay_us: 0,
             probe_floor_us: 100,

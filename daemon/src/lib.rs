@@ -29,6 +29,7 @@ pub mod clients;
 mod cm;
 pub mod config;
 pub mod control_thread;
+mod dcb;
 pub mod environment;
 mod last_work;
 mod log_limiter;

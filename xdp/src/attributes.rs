@@ -2,7 +2,7 @@
 
 use netlink_packet_core::{DefaultNla, Emitable as _, NlasIterator};
 
-/// Attribute whose value is attributes (`NLA_F_NESTED`).
+/// Flag of an attribute that consists of attributes (`NLA_F_NESTED`).
 const NESTED: u16 = 1 << 15;
 
 /// Length and kind, before the value.
@@ -28,7 +28,7 @@ impl NetlinkAttributes {
         self
     }
 
-    /// These and one more, whose value is `inner`.
+    /// These and one more, which consists of `inner`.
     pub(super) fn with_nested(self, kind: u16, inner: &Self) -> Self {
         self.with(kind | NESTED, &inner.0)
     }

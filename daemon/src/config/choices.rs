@@ -135,6 +135,15 @@ choices! {
         /// Defaults of adapters.
         Mlx = "mlx",
     }
+    /// `device.dcb`.
+    DcbChoice {
+        /// The NIC is not asked.
+        Ignore = "ignore",
+        /// Differences are told.
+        Check = "check",
+        /// Differences are mended.
+        Apply = "apply",
+    }
     /// `device.recovery`.
     RecoveryChoice {
         /// Out-of-order packets are kept, only missing packets are retransmitted, probes find lost

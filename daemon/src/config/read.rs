@@ -12,6 +12,7 @@ use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_steering::{self, QUEUES_MAX};
 use roced_transport::partition::{Partitions, Pkey};
 use roced_types::{EndpointId, Qpn, WORKERS_MAX};
+use roced_xdp::dcb::{DSCPS, PRIORITIES, PrioritySet};
 
 use super::{
     AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
@@ -339,6 +340,14 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         cnp_dscp: section.number("cnp_dscp", "", default.cnp_dscp, 0..=63),
         cnp_802p_prio: section.number("cnp_802p_prio", "", default.cnp_802p_prio, 0..=7),
         cnp_except: networks(section, "cnp_except"),
+        dcb: section.choice("dcb", default.dcb),
+        lossless_priorities: priorities(section, "lossless_priorities"),
+        dscp_prio: section.number_table(
+            "dscp_prio",
+            "a table of DSCPs, 0 to 63, with their priorities, 0 to 7",
+            0..=DSCPS - 1,
+            0..=PRIORITIES - 1,
+        ),
         recovery: section.choice("recovery", default.recovery),
         reorder_delay_us: section.number("reorder_delay_us", "us", default.reorder_delay_us, 0..=1_000_000),
         probe_floor_us: section.number("probe_floor_us", "us", default.probe_floor_us, 10..=1_000_000),
@@ -413,6 +422,33 @@ fn pkeys(section: &ConfigSection<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
         }
     }
     if keys.is_empty() { default } else { keys }
+}
+
+const PRIORITIES_ALLOWED: &str = "an array of up to 8 numbers from 0 to 7";
+
+/// The array `key` of priorities, each once.
+fn priorities(section: &ConfigSection<'_, '_>, key: &str) -> PrioritySet {
+    section.note(key, "[]", PRIORITIES_ALLOWED);
+    if section.take(key).is_none() {
+        return PrioritySet::default();
+    }
+    let Some(array) = section.array(key) else {
+        section.refuse(key, format!("not allowed: it must be {PRIORITIES_ALLOWED}"));
+        return PrioritySet::default();
+    };
+    let mut set = PrioritySet::default();
+    for (index, element) in array.iter().enumerate() {
+        let number = element.get_ref().as_integer();
+        let number = number.and_then(|number| u8::from_str_radix(number.as_str(), number.radix()).ok());
+        match number.filter(|number| *number < PRIORITIES) {
+            None => section.refuse_element(key, index, format!("no priority: it must be {PRIORITIES_ALLOWED}")),
+            Some(number) if set.contains(number) => {
+                section.refuse_element(key, index, format!("{number} stands in the list already"));
+            }
+            Some(number) => set = set.union([number].into_iter().collect()),
+        }
+    }
+    set
 }
 
 /// Element `index` of the array: a queue number, with its place in the list modulo the workers as

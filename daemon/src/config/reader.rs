@@ -7,7 +7,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     ops::{Range, RangeInclusive},
 };
@@ -269,6 +269,41 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         self.reader.note(&self.path_of(key), None, allowed.clone());
         self.require(key, &allowed)?;
         self.integer(key, &allowed, |number| range.contains(&number))
+    }
+
+    /// A table of numbers by numbers, such as `{ 26 = 3 }`, each in its range.
+    pub(super) fn number_table(
+        &self,
+        key: &str,
+        allowed: &str,
+        keys: RangeInclusive<u8>,
+        values: RangeInclusive<u8>,
+    ) -> BTreeMap<u8, u8> {
+        self.note(key, "{}", allowed);
+        let Some(value) = self.take(key).map(Spanned::get_ref) else { return BTreeMap::new() };
+        let Some(table) = value.as_table() else {
+            self.refuse(key, format!("{} where a table belongs: it must be {allowed}", value.type_str()));
+            return BTreeMap::new();
+        };
+        let entry = |name: &Spanned<_>, value: &Spanned<DeValue<'_>>| {
+            let name: &str = AsRef::as_ref(name.get_ref());
+            // The same number has no other spelling.
+            let number = name.parse().ok().filter(|number: &u8| keys.contains(number) && number.to_string() == name)?;
+            let value = value.get_ref().as_integer()?;
+            let value = u8::from_str_radix(value.as_str(), value.radix()).ok()?;
+            values.contains(&value).then_some((number, value))
+        };
+        let mut entries = BTreeMap::new();
+        for (name, value) in table {
+            match entry(name, value) {
+                Some((number, value)) => drop(entries.insert(number, value)),
+                None => {
+                    let path = format!("{}.{}", self.path_of(key), excerpt(name.get_ref()));
+                    self.reader.refuse(&name.span(), path, format!("not allowed: it must be {allowed}"));
+                }
+            }
+        }
+        entries
     }
 
     /// A power of two with a unit.

@@ -61,7 +61,7 @@ fn the_documented_file_describes_exactly_the_keys_that_exist() {
     let text = with_optional_keys();
     let mut section = String::new();
     let mut comment = String::new();
-    let mut described = std::collections::BTreeMap::new();
+    let mut described = BTreeMap::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('[') {
             section = name.trim_matches(['[', ']']).to_owned();
@@ -379,6 +379,34 @@ fn packets_may_be_marked_only_where_the_config_says_so() {
     assert_eq!(*cnp_except, ["10.9.0.0/16".parse().expect("a network")]);
     for (key, wrong) in [("min_time_between_cnps_us", "4096"), ("cnp_dscp", "64"), ("cnp_802p_prio", "8")] {
         assert_eq!(problems(&device(&format!("{key} = {wrong}")))[0].1, format!("device[0].{key}"));
+    }
+}
+
+#[test]
+fn settings_of_the_nic_are_numbers_in_their_ranges() {
+    let read = |keys: &str| parsed(&device(keys)).devices[0].clone();
+    let default = read("");
+    assert_eq!((default.dcb, default.lossless_priorities.is_empty()), (DcbChoice::Check, true));
+    let set = read("dcb = \"apply\"\nlossless_priorities = [4, 0x3]\ndscp_prio = { 0 = 7, 63 = 0, 26 = 3 }");
+    assert_eq!((set.dcb, set.lossless_priorities.bits()), (DcbChoice::Apply, 0x18));
+    assert_eq!(set.dscp_prio, BTreeMap::from([(0, 7), (26, 3), (63, 0)]));
+    assert_eq!(read("dscp_prio.26 = 3").dscp_prio, BTreeMap::from([(26, 3)]));
+    for (wrong, key) in [
+        ("dcb = \"on\"", "dcb"),
+        ("lossless_priorities = 3", "lossless_priorities"),
+        ("lossless_priorities = [8]", "lossless_priorities[0]"),
+        ("lossless_priorities = [3, 3]", "lossless_priorities[1]"),
+        ("lossless_priorities = [3, '4']", "lossless_priorities[1]"),
+        ("dscp_prio = [26]", "dscp_prio"),
+        ("dscp_prio = { 64 = 3 }", "dscp_prio.64"),
+        ("dscp_prio = { 26 = 8 }", "dscp_prio.26"),
+        ("dscp_prio = { 26 = '3' }", "dscp_prio.26"),
+        ("dscp_prio = { 026 = 3 }", "dscp_prio.026"),
+        ("dscp_prio = { '+26' = 3 }", "dscp_prio.+26"),
+        ("dscp_prio = { af31 = 3 }", "dscp_prio.af31"),
+    ] {
+        let found = problems(&device(wrong));
+        assert_eq!((found.len(), &*found[0].1), (1, &*format!("device[0].{key}")), "{wrong}: {found:?}");
     }
 }
 

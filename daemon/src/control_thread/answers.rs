@@ -190,6 +190,7 @@ impl Asked<'_> {
             mac: reports::mac_text(link.mac),
             gids: gids.collect(),
             queues: queues.collect(),
+            dcb: device.dcb.report(&device.config.interface),
         }
     }
 

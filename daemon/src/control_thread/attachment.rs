@@ -20,6 +20,7 @@ use tracing::{info, warn};
 use super::queue_watch::{LinkQueues, QueueWatch};
 use crate::{
     config::{self, QueueOwner, Queues},
+    dcb::{self, DcbState},
     net::Net,
     sandbox::{Sandbox, ThreadKind},
 };
@@ -44,6 +45,8 @@ pub(super) struct NicAttachment {
     pub(super) packet_bytes_max: u32,
     /// Watches for frames on other queues.
     pub(super) queue_watch: QueueWatch,
+    /// The NIC beside the config, before the program was attached.
+    pub(super) dcb: DcbState,
 }
 
 /// One of a device's queues, which a worker has.
@@ -204,6 +207,8 @@ pub(super) fn attach(
     served_before: usize,
 ) -> anyhow::Result<Attached> {
     let link_mtu_bytes = link.mtu_bytes;
+    // Before anything else: drivers may take the link down for it.
+    let dcb = dcb::settle(device, link_mtu_bytes);
     let mut program = XdpProgram::attach(&device.interface, xdp_mode(device, link.has_ports)?)?;
     let there = link
         .queues
@@ -264,7 +269,7 @@ pub(super) fn attach(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, queue_watch }, queues))
+    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, queue_watch, dcb }, queues))
 }
 
 /// The number of `owners` with queues that can be opened for a device to be served. Frames on other

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     config,
+    dcb::DcbState,
     net::NetworkChange,
     worker::{command::SetQueues, workers::ANSWER_TIMEOUT},
 };
@@ -74,6 +75,8 @@ pub(super) struct ServedDevice {
     last_problem: Option<String>,
     /// The driver's answer whether it takes VLAN tags off received frames, and its time.
     strips_vlan_tags: Cell<Option<(Instant, bool)>>,
+    /// The NIC beside the config, when it was attached last.
+    pub(super) dcb: DcbState,
 }
 
 /// How long that answer holds. It is needed for each path and datagram, and asking costs a socket.
@@ -161,6 +164,8 @@ impl ServedDevice {
         workers: Vec<WorkerId>,
         attached: AttachedDevice,
     ) -> Self {
+        let dcb = attached.attachment.dcb.clone();
+        dcb.log(&config);
         let state = AttachState::Attached(Box::new(attached));
         let strips_vlan_tags = Cell::new(None);
         Self {
@@ -174,6 +179,16 @@ impl ServedDevice {
             recovering: false,
             last_problem: None,
             strips_vlan_tags,
+            dcb,
+        }
+    }
+
+    /// Takes over the look at the NIC of a further attachment. It is told if it differs from the
+    /// last one: a driver without DCB, and differences that stay, are told once.
+    fn take_dcb(&mut self, dcb: DcbState) {
+        if self.dcb != dcb {
+            dcb.log(&self.config);
+            self.dcb = dcb;
         }
     }
 
@@ -496,6 +511,7 @@ impl Daemon {
         let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
         let device = self.device_mut(id);
         let recovered = mem::take(&mut device.recovering);
+        device.take_dcb(attachment.dcb.clone());
         let attached = AttachedDevice { recovered, ..AttachedDevice::new(attachment, link_mtu_bytes) };
         device.state = AttachState::Attached(Box::new(attached));
         (device.last_problem, device.proven) = (None, None);
@@ -627,6 +643,7 @@ mod tests {
                 recovering: false,
                 last_problem: None,
                 strips_vlan_tags: Cell::new(None),
+                dcb: DcbState::default(),
             };
             let all = config::Config::default();
             let mut begin = |again| {

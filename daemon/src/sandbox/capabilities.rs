@@ -16,7 +16,10 @@ const MAPS_WITHOUT_CAP_BPF: (u32, u32) = (5, 19);
 const fn used(kind: ThreadKind) -> &'static [(Capability, &'static str)] {
     match kind {
         ThreadKind::Attach => &[
-            (Capability::CAP_NET_ADMIN, "attaches the XDP program, gives NAPI threads, switches GRO on"),
+            (
+                Capability::CAP_NET_ADMIN,
+                "attaches the XDP program, gives NAPI threads, switches GRO on, writes DCB settings (dcb = \"apply\")",
+            ),
             (Capability::CAP_BPF, "loads the XDP program"),
             (Capability::CAP_NET_RAW, "opens AF_XDP sockets"),
             (Capability::CAP_IPC_LOCK, "locks the frames of a queue, where RLIMIT_MEMLOCK is finite"),

@@ -192,6 +192,36 @@ pub struct DeviceReport {
     pub gids: Vec<GidReport>,
     /// RX queues.
     pub queues: Vec<QueueReport>,
+    /// Data center bridging of the NIC.
+    #[serde(default)]
+    pub dcb: DcbReport,
+}
+
+/// Data center bridging of a NIC when its device was attached last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DcbReport {
+    /// "ignore", "check" or "apply".
+    pub mode: String,
+    /// "ignored" (not asked), "unsupported" (the driver has no DCB), "unreadable", "nothing wanted",
+    /// "as configured" or "differs".
+    pub state: String,
+    /// Why it could not be read, or why differences were not written; else empty.
+    pub problem: String,
+    /// Priorities with PFC.
+    pub lossless_priorities: Vec<u8>,
+    /// Priorities of DSCPs that the driver has an entry for.
+    pub dscp_prio: BTreeMap<u8, Vec<u8>>,
+    /// Differences to the config.
+    pub findings: Vec<DcbFindingReport>,
+}
+
+/// A difference between a NIC and the config.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DcbFindingReport {
+    /// The difference, in a line.
+    pub problem: String,
+    /// The command that mends it; empty if there is none.
+    pub command: String,
 }
 
 /// A GID.

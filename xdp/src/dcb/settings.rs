@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{DSCPS, PRIORITIES};
 
-/// Everything that a driver tells of its DCB. What it does not tell is `None`.
+/// Everything that a driver tells of its DCB; `None` stands for settings that it does not tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DcbSettings {
     /// The owner of these settings.
@@ -21,7 +21,7 @@ pub struct DcbSettings {
 
 impl DcbSettings {
     /// The agent that owns these settings, if there is one: it would undo a change, or the NIC
-    /// would contradict what the agent tells the switch.
+    /// would contradict the agent's words to the switch.
     pub fn agent(&self) -> Option<DcbxAgent> {
         let flags = self.dcbx.unwrap_or_default();
         let is_by_firmware = flags.is_lld_managed() || !(flags.is_empty() || flags.is_host() || flags.is_static());

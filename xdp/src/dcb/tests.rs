@@ -1,4 +1,4 @@
-//! Bytes of requests and replies, both ways, and what a driver says for itself.
+//! Bytes of requests and replies, both ways, and answers of the kernel.
 
 use std::io;
 
@@ -71,7 +71,7 @@ fn priority_flow_control_is_set_by_176_bytes() {
                  8c00 0200 | 00 08 00 00 0000 0000";
     let zeros = "00".repeat(176 - 48);
     assert_sent(DcbMessage::set_pfc("eth0", &pfc), &format!("{begin} {zeros}"));
-    // What was read goes back: `mbc` at 2, `delay` at 4.
+    // Values that were read go back: `mbc` at 2, `delay` at 4.
     let pfc = PfcSettings { capability: 8, macsec_bypass: 1, delay: 0x1234, ..pfc };
     let bytes = sent(DcbMessage::set_pfc("eth0", &pfc), 1);
     assert_eq!(bytes[40..46], [&[8, 8, 1, 0][..], &0x1234u16.to_ne_bytes()].concat());

@@ -4,6 +4,7 @@
 mod allocation;
 mod attach;
 mod confined;
+mod dcb;
 mod exchange;
 mod fallback;
 mod frame;
