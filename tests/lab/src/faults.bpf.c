@@ -223,16 +223,19 @@ int roced_faults(struct __sk_buff *frame)
 	return TC_ACT_OK;
 }
 
-/* At the egress of every port. The copy comes by here, too, without the mark. */
+/*
+ * At the egress of every port, before the queue, if the port has one. The copy passes here as well,
+ * without the mark.
+ */
 SEC("tc")
 int roced_copies(struct __sk_buff *frame)
 {
 	if (frame->mark != COPY_MARK)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	frame->mark = 0;
 	if (!bpf_clone_redirect(frame, frame->ifindex, 0))
 		count(DUPLICATED);
-	return TC_ACT_OK;
+	return TC_ACT_UNSPEC;
 }
 
 char program_license[] SEC("license") = "Dual MIT/GPL";

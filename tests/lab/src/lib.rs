@@ -6,6 +6,7 @@
 
 pub mod layout;
 pub mod port;
+mod program;
 pub mod recording;
 pub mod replay;
 pub mod rule;

@@ -1,21 +1,15 @@
-//! The program on the ports: loading it once, finding it again later.
-//!
-//! Nothing of it lives anywhere but on the ports: no process, no pin. A later command asks a port
-//! for the program's id and the program for its maps, and when the ports go, program and maps go
-//! with them.
+//! Faults on the ports of the switch: putting the programs there once, setting them later.
 
-use std::{collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd as _};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use libbpf_rs::{
-    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut, TC_EGRESS, TC_INGRESS,
-    TcAttachPoint, TcHook, TcHookBuilder,
-    query::{ProgInfoIter, ProgInfoQueryOptions},
-};
-use nix::net::if_::if_nametoindex;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use crate::layout::{COUNTERS, Config, RULES_MAX};
+use crate::{
+    layout::{COUNTERS, Config, RULES_MAX},
+    program::{self, Maps, Place, put},
+};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
 
@@ -25,26 +19,20 @@ const PROGRAM: &str = "roced_faults";
 /// The one that makes copies.
 const COPIES: &str = "roced_copies";
 
-/// Handle and priority of our filter on a port: the first, because nothing else is there.
-const FILTER: (u32, u32) = (1, 1);
+/// Where the first runs.
+const ARRIVAL: Place = Place { point: TC_INGRESS, priority: 1 };
+
+/// Where the second runs.
+const DEPARTURE: Place = Place { point: TC_EGRESS, priority: 1 };
 
 /// Puts the programs on each of `ports`, with no fault set.
 ///
 /// # Errors
 /// When a port does not exist, or the kernel refuses the program.
 pub fn attach(ports: &[String]) -> Result<()> {
-    // It complains of a qdisc that is there already, which is no error.
-    libbpf_rs::set_print(None);
-    let mut object = load()?;
-    for (name, point) in [(PROGRAM, TC_INGRESS), (COPIES, TC_EGRESS)] {
-        let program = program(&mut object, name)?;
-        for port in ports {
-            let mut hook = hook(&program, port, point)?;
-            hook.create().with_context(|| format!("clsact on {port}"))?;
-            hook.attach().with_context(|| format!("{name} on {port}"))?;
-        }
-    }
-    Ok(())
+    let mut object = program::load(OBJECT)?;
+    program::attach(&mut object, PROGRAM, ARRIVAL, ports)?;
+    program::attach(&mut object, COPIES, DEPARTURE, ports)
 }
 
 /// The maps of a program that is attached.
@@ -60,22 +48,14 @@ impl Faults {
     /// # Errors
     /// When no fault program is there.
     pub fn of_port(port: &str) -> Result<Self> {
-        let id = program_on(port)?;
+        let id = program::id_on(port, ARRIVAL)?.with_context(|| format!("no faults are attached to {port}"))?;
         Self::of_program(id).with_context(|| format!("the faults on {port}"))
     }
 
     /// Those of the program with this id.
     fn of_program(id: u32) -> Result<Self> {
-        let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
-            .find(|program| program.id == id)
-            .with_context(|| format!("program {id} has gone"))?;
-        let mut maps = BTreeMap::new();
-        for id in program.map_ids {
-            let map = MapHandle::from_map_id(id).with_context(|| format!("map {id}"))?;
-            maps.insert(map.name().to_string_lossy().into_owned(), map);
-        }
-        let mut take = |name: &str| maps.remove(name).with_context(|| format!("no map '{name}'"));
-        Ok(Self { config: take("config")?, seen: take("seen")?, counters: take("counters")? })
+        let mut maps = Maps::of_program(id)?;
+        Ok(Self { config: maps.take("config")?, seen: maps.take("seen")?, counters: maps.take("counters")? })
     }
 
     /// From now on these faults, and counting from zero.
@@ -124,55 +104,18 @@ impl Faults {
     }
 }
 
-fn load() -> Result<Object> {
-    // A copy, because libbpf reads ELF structures in place and `include_bytes!` promises no
-    // alignment.
-    let bytes = OBJECT.to_vec();
-    let object = ObjectBuilder::default().open_memory(&bytes).context("the switch's BPF object")?;
-    object.load().context("the kernel refuses the switch's BPF program: is this root?")
-}
-
-fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
-    object.progs_mut().find(|program| program.name() == OsStr::new(name)).context("no such program in the object")
-}
-
-fn hook(program: &ProgramMut<'_>, port: &str, point: TcAttachPoint) -> Result<TcHook> {
-    Ok(TcHookBuilder::new(program.as_fd())
-        .ifindex(index_of(port)?)
-        .handle(FILTER.0)
-        .priority(FILTER.1)
-        .replace(true)
-        .hook(point))
-}
-
-/// Id of the program on `port`.
-fn program_on(port: &str) -> Result<u32> {
-    // The builder wants the fd of a program even for a question, without looking at it.
-    let stdin = io::stdin();
-    let mut hook =
-        TcHookBuilder::new(stdin.as_fd()).ifindex(index_of(port)?).handle(FILTER.0).priority(FILTER.1).hook(TC_INGRESS);
-    hook.query().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => anyhow::anyhow!("no faults are attached to {port}"),
-        _ => anyhow::Error::from(error).context(format!("the program attached to {port}")),
-    })
-}
-
-fn index_of(port: &str) -> Result<i32> {
-    let index = if_nametoindex(port).with_context(|| format!("no port '{port}' in this network namespace"))?;
-    i32::try_from(index).context("an interface index")
-}
-
-fn put(map: &MapHandle, key: u32, value: &[u8]) -> Result<()> {
-    map.update(&key.to_ne_bytes(), value, MapFlags::ANY).with_context(|| format!("map {:?}", map.name()))
-}
-
 #[cfg(test)]
 mod tests {
-    use libbpf_rs::{Program, ProgramInput};
+    use std::os::fd::AsFd as _;
+
+    use libbpf_rs::{Object, Program, ProgramInput};
     use nix::unistd::Uid;
 
     use super::*;
-    use crate::layout::{RuleBytes, chance};
+    use crate::{
+        layout::{RuleBytes, chance},
+        program::{load, program},
+    };
 
     /// "Go on" and "drop" of tc.
     const OK: u32 = 0;
@@ -191,7 +134,7 @@ mod tests {
                 eprintln!("skipped: loading a BPF program needs root");
                 return None;
             }
-            let mut object = load().expect("the program loads");
+            let mut object = load(OBJECT).expect("the program loads");
             let id = Program::id_from_fd(program(&mut object, PROGRAM).expect("its program").as_fd()).expect("its id");
             Some(Self { object, faults: Faults::of_program(id).expect("its maps") })
         }
