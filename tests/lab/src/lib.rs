@@ -1,13 +1,15 @@
-//! The box between the two hosts of the lab: faults on its ports. `scripts/lab` is the way in.
+//! The box between the hosts of the lab: faults and queues on its ports. `scripts/lab` is the way in.
 //!
 //! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
 //! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
-//! sets its faults.
+//! sets its faults. `queue.bpf.c` runs on the egress of each port that has a rate; [`queue`] sets it.
 
 pub mod layout;
 pub mod port;
 mod program;
+pub mod queue;
 pub mod recording;
 pub mod replay;
 pub mod rule;
 pub mod switch;
+pub mod watch;

@@ -6,14 +6,16 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use roced_lab::{
     layout::{self, Config, RULES_MAX, RuleBytes},
+    queue::{self, QueueSettings, Queues, Wred},
     replay::{Host, Pace, Replay},
     rule::{Rule, parse_opcode, parse_rate},
     switch::{self, Faults},
+    watch,
 };
 use roced_transport::wire::opcode::Opcode;
 use zerocopy::FromZeros as _;
 
-/// Faults on the way between the two hosts of the lab.
+/// Faults and queues on the way between the hosts of the lab.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -27,6 +29,36 @@ enum Command {
         /// Interfaces of this network namespace.
         #[arg(required = true)]
         ports: Vec<String>,
+    },
+    /// Give these ports a queue that drops and marks as that of a switch; the delay is the qdisc's.
+    Limit {
+        /// Bits each second of a port.
+        #[arg(long, value_name = "BITS")]
+        rate: u64,
+        /// A frame that does not fit is dropped.
+        #[arg(long, value_name = "BYTES")]
+        buffer: u64,
+        /// Mark from a depth of KMIN on, at KMAX with a probability of PMAX, above it always.
+        #[arg(long, value_name = "KMIN:KMAX:PMAX")]
+        mark: Option<Wred>,
+        /// Interfaces of this network namespace.
+        #[arg(required = true)]
+        ports: Vec<String>,
+    },
+    /// Show the queues each second, until SIGINT or SIGTERM.
+    Queue {
+        /// A port with a queue.
+        #[arg(long, hide = true)]
+        port: String,
+        /// One JSON document: at once, with rates since the last reset.
+        #[arg(long)]
+        json: bool,
+        /// End after that time; with --json, rates of that time.
+        #[arg(long, value_name = "S")]
+        seconds: Option<u64>,
+        /// Show nothing and let the counters begin at zero.
+        #[arg(long, conflicts_with_all = ["json", "seconds"])]
+        reset: bool,
     },
     /// Set, show or end the faults.
     Fault {
@@ -104,6 +136,15 @@ enum FaultCommand {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Attach { ports } => switch::attach(&ports),
+        Command::Limit { rate, buffer, mark, ports } => queue::attach(&ports, &QueueSettings::new(rate, buffer, mark)?),
+        Command::Queue { port, reset: true, .. } => Queues::of_port(&port)?.reset(),
+        Command::Queue { port, json, seconds, .. } => {
+            let (queues, seconds) = (Queues::of_port(&port)?, seconds.map(Duration::from_secs));
+            if !json {
+                return watch::watch(&queues, seconds);
+            }
+            Ok(roced_output::print(format_args!("{}\n", watch::document(&queues, seconds)?))?)
+        }
         Command::Fault { port, what: None, faults } => Faults::of_port(&port)?.set(&faults.config()?),
         Command::Fault { port, what: Some(FaultCommand::Off), .. } => Faults::of_port(&port)?.clear(),
         Command::Fault { port, what: Some(FaultCommand::Show { json }), .. } => show(&Faults::of_port(&port)?, json),

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::{
-    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut, TcAttachPoint, TcHookBuilder,
+    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramMut, TcAttachPoint,
+    TcHookBuilder,
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 use nix::net::if_::if_nametoindex;
@@ -55,6 +56,11 @@ pub(crate) fn attach(object: &mut Object, name: &str, place: Place, ports: &[Str
         hook.attach().with_context(|| format!("{name} on {port}"))?;
     }
     Ok(())
+}
+
+/// Id of the program `name` of a loaded object.
+pub(crate) fn id_of(object: &mut Object, name: &str) -> Result<u32> {
+    Program::id_from_fd(program(object, name)?.as_fd()).context("the id of a program")
 }
 
 /// Id of the program at `place` of `port`; none when there is none.

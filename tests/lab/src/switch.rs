@@ -106,15 +106,13 @@ impl Faults {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
-
-    use libbpf_rs::{Object, Program, ProgramInput};
+    use libbpf_rs::{Object, ProgramInput};
     use nix::unistd::Uid;
 
     use super::*;
     use crate::{
         layout::{RuleBytes, chance},
-        program::{load, program},
+        program::{id_of, load, program},
     };
 
     /// "Go on" and "drop" of tc.
@@ -135,7 +133,7 @@ mod tests {
                 return None;
             }
             let mut object = load(OBJECT).expect("the program loads");
-            let id = Program::id_from_fd(program(&mut object, PROGRAM).expect("its program").as_fd()).expect("its id");
+            let id = id_of(&mut object, PROGRAM).expect("its id");
             Some(Self { object, faults: Faults::of_program(id).expect("its maps") })
         }
 
