@@ -27,11 +27,12 @@ const RUNS: &str = "/run/roced-lab";
 /// Our labs are `e2e-PID-NUMBER`.
 const PREFIX: &str = "e2e-";
 
-/// One of the two hosts.
+/// A host; the third is there with `--hosts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     A,
     B,
+    C,
 }
 
 impl fmt::Display for Host {
@@ -39,11 +40,12 @@ impl fmt::Display for Host {
         f.write_str(match self {
             Self::A => "a",
             Self::B => "b",
+            Self::C => "c",
         })
     }
 }
 
-/// Two hosts with a daemon each.
+/// Two hosts or more with a daemon each.
 pub(crate) struct Lab {
     name: String,
 }
@@ -161,6 +163,24 @@ impl Lab {
         let mut show = self.command("fault");
         show.args(["show", "--json"]);
         Ok(serde_json::from_str(&Program::run(show, SOON)?.success()?)?)
+    }
+
+    /// Lets the counters of the switch's queues begin at zero.
+    pub(crate) fn reset_queues(&self) -> Result<()> {
+        let mut reset = self.command("queue");
+        reset.arg("--reset");
+        Program::run(reset, SOON)?.success().map(drop)
+    }
+
+    /// The queue of the switch's port toward `host`, `seconds` later and with rates of that time.
+    pub(crate) fn queue(&self, host: Host, seconds: u64) -> Result<Value> {
+        let mut queue = self.command("queue");
+        queue.args(["--json", "--seconds", &seconds.to_string()]);
+        let report: Value =
+            serde_json::from_str(&Program::run(queue, SOON + Duration::from_secs(seconds))?.success()?)?;
+        let port = format!("{host}0");
+        let ports = report["ports"].as_array().context("ports")?;
+        ports.iter().find(|queue| queue["port"] == port.as_str()).cloned().with_context(|| format!("no port {port}"))
     }
 
     /// Starts to capture into `file`; [`Capture::stop`] ends it.

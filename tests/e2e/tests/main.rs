@@ -4,6 +4,7 @@
 //! the runs are long.
 
 mod atomics;
+mod congestion;
 mod connections;
 mod deaths;
 mod examples;
@@ -96,6 +97,8 @@ const TESTS: &[(&str, Test)] = tests! {
         traffic_class_hop_limit_and_flow_label_are_on_the_frames marked_data_is_answered_by_notifications
         a_sender_that_is_notified_has_a_smaller_window
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
+    congestion: two_senders_share_a_port_that_marks without_a_congestion_window_the_port_drops
+        marked_frames_have_a_right_icrc;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
     lives: a_queue_pair_has_one_source_port_in_each_life frames_of_an_earlier_life_harm_no_other_queue_pair frames_of_an_earlier_life_harm_no_queue_pair_that_was_reset;

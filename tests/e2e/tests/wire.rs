@@ -30,7 +30,8 @@ pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<S
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-fn icrc_check(files: &[&Path]) -> Result<Program> {
+/// The check of every ICRC in captures.
+pub(crate) fn icrc_check(files: &[&Path]) -> Result<Program> {
     let mut check = Command::new("python3");
     check.arg(repository().join("tests/e2e/icrc_check.py")).args(files);
     Program::start(check)
