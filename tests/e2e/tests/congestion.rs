@@ -111,8 +111,8 @@ fn seconds(settings: &Settings) -> u64 {
     if settings.full { 10 } else { 3 }
 }
 
-/// With a congestion window: the port is full, its queue short, nothing is dropped, shares are equal,
-/// and the senders handle the notifications that the receiver sends.
+/// With a congestion window: the port is full, its queue short, nothing is dropped, shares are
+/// equal, and the senders handle the notifications that the receiver sends.
 pub(crate) fn two_senders_share_a_port_that_marks(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[&SWITCH[..], &["--ecn", "on", "--congestion", "window"]].concat())?;
     let share = Share::of(&lab, seconds(settings))?;

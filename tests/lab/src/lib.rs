@@ -1,8 +1,8 @@
-//! The box between the hosts of the lab: faults and queues on its ports. `scripts/lab` is the way in.
+//! The box between the hosts of the lab: faults and queues on its ports. `scripts/lab` starts it.
 //!
 //! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
 //! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
-//! sets its faults. `queue.bpf.c` runs on the egress of each port that has a rate; [`queue`] sets it.
+//! sets its faults. `queue.bpf.c` runs on the egress of each port with a rate; [`queue`] sets it.
 
 pub mod layout;
 pub mod port;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Facts common to the program of the switch's queues and roced-lab; src/queue.rs has the same facts.
+ * Facts common to the program of the switch's queues and roced-lab; src/queue.rs has the same.
  * A queue is a leaky bucket of the port's rate: it holds the bytes that a port of that rate would
  * not have sent yet.
  */
