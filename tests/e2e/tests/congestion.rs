@@ -133,7 +133,17 @@ pub(crate) fn two_senders_share_a_port_that_marks(settings: &Settings) -> Result
     Ok(())
 }
 
-/// The test above without a congestion window: senders that do not react fill the buffer.
+/// As above with DCQCN, by the bars of its paper's parameters.
+pub(crate) fn senders_with_dcqcn_share_a_port(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[&SWITCH[..], &["--ecn", "on", "--congestion", "dcqcn"]].concat())?;
+    let share = Share::of(&lab, seconds(settings))?;
+    ensure!(share.utilization()? >= 0.8, "the port was used by {:.3}", share.utilization()?);
+    ensure!(share.fairness() >= 0.9, "Jain's index {:.3} of {:?}", share.fairness(), share.sent);
+    ensure!(share.number("dropped")? <= 30 * seconds(settings), "{}", share.queue);
+    Ok(())
+}
+
+/// The first test without a congestion window: senders that do not react fill the buffer.
 pub(crate) fn without_a_congestion_window_the_port_drops(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[&SWITCH[..], &["--ecn", "on"]].concat())?;
     let seconds = seconds(settings);

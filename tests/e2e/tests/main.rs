@@ -97,7 +97,7 @@ const TESTS: &[(&str, Test)] = tests! {
         traffic_class_hop_limit_and_flow_label_are_on_the_frames marked_data_is_answered_by_notifications
         a_sender_that_is_notified_has_a_smaller_window
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
-    congestion: two_senders_share_a_port_that_marks without_a_congestion_window_the_port_drops
+    congestion: two_senders_share_a_port_that_marks senders_with_dcqcn_share_a_port without_a_congestion_window_the_port_drops
         marked_frames_have_a_right_icrc;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
