@@ -68,7 +68,10 @@
 //!
 //! Control calls go to the daemon over a socket and take some tens of microseconds. Posting work
 //! and reaping completions touch only shared memory. Every object may be used from any thread at
-//! any time; each queue has a lock of its own. An object keeps alive the objects it was created
+//! any time; each queue has a lock of its own. Exceptions are queues without a lock, which the
+//! program uses from one thread at a time: [`QpBuilder::single_threaded`],
+//! [`Device::single_threaded_completion_queue`] and
+//! [`ProtectionDomain::single_threaded_shared_receive_queue`]. An object keeps alive the objects it was created
 //! from, so objects may be dropped in any order. [`AddressHandle`] is an exception with respect to
 //! sends: keep it until the sends that use it have completed.
 //!

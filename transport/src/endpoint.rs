@@ -11,7 +11,8 @@
 //! of an account, then the queue pairs of a client. Internally, queue pairs are numbered by slots
 //! (`endpoint/slots.rs`): adding or removing one, and reading the counters, take the same time with
 //! ten queue pairs as with a hundred thousand. All memory is allocated by [`Endpoint::new`], by the
-//! creator of a [`Qp`], and by its insertion.
+//! creator of a [`Qp`], by its insertion, and by the caller of [`Endpoint::provide`]. Without the
+//! last, [`Endpoint::modify_qp`] allocates the memory of answers to repeated requests.
 
 mod final_answers;
 mod frames;

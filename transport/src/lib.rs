@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `set_notifications`, `set_congestion_control` | control: once, before the first `insert_qp`; the second is for queue pairs that are added from then on |
 //! | `insert_mr`, `insert_ah`, `insert_srq`, `insert_qp` | control: once per object |
+//! | `provide` | control: before a `modify_qp`, with `ReplayMemory::for_change`; without it `modify_qp` allocates |
 //! | `modify_qp`, `remove_qp` | control: the states are those of verbs; `remove_qp` returns the queue pair |
 //! | `set_path` | control: after each change of the next hop of a queue pair |
 //! | `send_room`, `recv_room` | before posting; after a 0, `take_unblocked` names the queue pair when there is room |
