@@ -1,11 +1,11 @@
-//! Ways of management datagrams to peers.
+//! Routes of management datagrams to peers.
 //!
-//! A way follows the kernel's route and neighbor. It is kept while datagrams go there, and a few
+//! Each follows the kernel's route and neighbor. It is kept while datagrams go there, and a few
 //! datagrams wait while the neighbor is asked. A stranger can make this host ask for as many
-//! neighbors as there are addresses, so ways for answers come at a bounded rate, and of each purpose
-//! as many are being resolved as the network asks for at a time: the others are not made, and do
-//! not wait in its line. A neighbor that the kernel knows need not be asked: a host that exists has
-//! mostly asked for this one.
+//! neighbors as there are addresses, so routes for answers come at a bounded rate, and of each
+//! purpose as many are being resolved as the network asks for at a time: the others are not made,
+//! and do not wait in its line. A neighbor that the kernel knows need not be asked: a host that
+//! exists has mostly asked for this one.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -37,29 +37,29 @@ use crate::{
 /// Datagrams that wait for a neighbor.
 const WAITING_MAX: usize = 64;
 
-/// Unused ways are forgotten after this time.
+/// Unused routes are forgotten after this time.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
 /// A neighbor that does not answer is forgotten after this time.
 const RESOLVING_KEPT: Duration = Duration::from_secs(5);
 
-/// Ways beyond which those are forgotten that were used the longest ago: some 10 MiB with their
-/// followed destinations. Known peers are a quarter as many; beyond that a way is kept by any host
-/// that has itself answered every half minute, in the name of any address behind a gateway.
-const WAYS_MAX: usize = 1 << 14;
+/// Routes beyond which those are forgotten that were used the longest ago: some 10 MiB with their
+/// followed destinations. Known peers are a quarter as many; beyond that a route is kept by any
+/// host that has itself answered every half minute, in the name of any address behind a gateway.
+const ROUTES_MAX: usize = 1 << 14;
 
 /// So many of them are forgotten at once: to find them is to look at all.
-const FORGOTTEN_AT_ONCE: usize = WAYS_MAX / 32;
+const FORGOTTEN_AT_ONCE: usize = ROUTES_MAX / 32;
 
-/// Any host can name the peer of such ways.
+/// Any host can name the peer of such routes.
 const fn is_of_stranger(purpose: Asker) -> bool {
     matches!(purpose, Asker::AnyHost | Asker::AnsweredStranger)
 }
 
-/// New ways for strangers at once, and how soon another one.
+/// New routes for strangers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
-/// New ways for answers of programs to strangers, and the same to known peers: a thousand hosts
+/// New routes for answers of programs to strangers, and the same to known peers: a thousand hosts
 /// that start at one moment. How many strangers have a connection, listeners look after; of those
 /// that a program refuses, or tells the queue pair of a datagram service, there may be any number.
 const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
@@ -83,12 +83,12 @@ struct MadRoute {
     used: Instant,
 }
 
-/// Ways to peers.
+/// Routes to peers.
 #[derive(Debug)]
 pub(super) struct MadRoutes {
-    ways: BTreeMap<PeerAddress, MadRoute>,
+    routes: BTreeMap<PeerAddress, MadRoute>,
     by_follow: BTreeMap<FollowId, Vec<PeerAddress>>,
-    /// Ways of each kind, and those that it has joined, with a neighbor that is being asked.
+    /// Routes of each kind, and those that it has joined, with a neighbor that is being asked.
     resolving: BTreeMap<Asker, usize>,
     unsent: UnsentMads,
     for_strangers: RateBudget,
@@ -96,16 +96,16 @@ pub(super) struct MadRoutes {
     for_known: RateBudget,
     /// The rates do not count.
     has_no_limits: bool,
-    /// When unused ways were looked for.
+    /// When unused routes were looked for.
     looked: Instant,
-    /// Datagrams that were not sent: no way, or too many that wait.
+    /// Datagrams that were not sent: no route, or too many that wait.
     pub(super) dropped: u64,
 }
 
 impl Default for MadRoutes {
     fn default() -> Self {
         Self {
-            ways: BTreeMap::new(),
+            routes: BTreeMap::new(),
             by_follow: BTreeMap::new(),
             resolving: BTreeMap::new(),
             unsent: UnsentMads::default(),
@@ -131,7 +131,7 @@ impl MadRoutes {
         most.saturating_sub(self.resolving.get(&purpose).map_or(0, |count| *count))
     }
 
-    /// Counts a way that is being resolved from now on, or not any more.
+    /// Counts a route that is being resolved from now on, or not any more.
     fn count_resolving(&mut self, purpose: Asker, before: bool, now: bool) {
         if before == now {
             return;
@@ -154,20 +154,20 @@ impl MadRoutes {
         if !self.has(peer, account) && self.room_to_ask(account) == 0 {
             return false;
         }
-        let next = self.way(peer, Asker::Account(account), environment).map(|way| way.next);
+        let next = self.route(peer, Asker::Account(account), environment).map(|route| route.next);
         matches!(next, Some(NextHop::Reachable { .. } | NextHop::Local(_)))
     }
 
-    fn way(&mut self, peer: PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
+    fn route(&mut self, peer: PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> Option<&mut MadRoute> {
         let now = Instant::now();
-        if !self.ways.contains_key(&peer) {
-            if self.ways.len() >= WAYS_MAX {
+        if !self.routes.contains_key(&peer) {
+            if self.routes.len() >= ROUTES_MAX {
                 self.forget_oldest(environment);
             }
             let (follow, next) = follow(&peer, purpose, environment)?;
             self.by_follow.entry(follow).or_default().push(peer);
             self.count_resolving(purpose, false, next == NextHop::Resolving);
-            self.ways.insert(
+            self.routes.insert(
                 peer,
                 MadRoute {
                     follow,
@@ -181,29 +181,29 @@ impl MadRoutes {
             );
         }
         let has_room = self.room_for(purpose) > 0;
-        let way = self.ways.get_mut(&peer)?;
-        way.used = now;
-        let is_another = purpose != way.purpose && !way.joined.contains(&purpose);
-        if way.next == NextHop::Resolving && is_another && has_room {
+        let route = self.routes.get_mut(&peer)?;
+        route.used = now;
+        let is_another = purpose != route.purpose && !route.joined.contains(&purpose);
+        if route.next == NextHop::Resolving && is_another && has_room {
             // The line of the other purpose may be long.
             match follow(&peer, purpose, environment) {
-                Some((follow, _)) if follow == way.follow => {
-                    way.joined.insert(purpose);
+                Some((follow, _)) if follow == route.follow => {
+                    route.joined.insert(purpose);
                     self.count_resolving(purpose, false, true);
                 }
                 Some((follow, _)) => environment.network.unfollow(follow, purpose),
                 None => {}
             }
         }
-        self.ways.get_mut(&peer)
+        self.routes.get_mut(&peer)
     }
 
-    /// Nothing of its purpose waits for a way that is being resolved: another that waits for it has
-    /// it from now on. False if there is none.
+    /// Nothing of its purpose waits for a route that is being resolved: another that waits for it
+    /// has it from now on. False if there is none.
     fn pass_on(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) -> bool {
-        let Some(way) = self.ways.get_mut(peer) else { return false };
-        let Some(heir) = way.joined.pop_first() else { return false };
-        let (follow, purpose) = (way.follow, std::mem::replace(&mut way.purpose, heir));
+        let Some(route) = self.routes.get_mut(peer) else { return false };
+        let Some(heir) = route.joined.pop_first() else { return false };
+        let (follow, purpose) = (route.follow, std::mem::replace(&mut route.purpose, heir));
         self.count_resolving(purpose, true, false);
         environment.network.unfollow(follow, purpose);
         true
@@ -212,22 +212,22 @@ impl MadRoutes {
     /// The last program of a user has left: nothing of it waits for neighbors any more.
     pub(super) fn forget_account(&mut self, account: AccountId, environment: &mut Environment<'_>) {
         let asker = Asker::Account(account);
-        let waits = |way: &MadRoute| way.purpose == asker || way.joined.contains(&asker);
-        let resolving = self.ways.iter().filter(|(_, way)| way.next == NextHop::Resolving && waits(way));
+        let waits = |route: &MadRoute| route.purpose == asker || route.joined.contains(&asker);
+        let resolving = self.routes.iter().filter(|(_, route)| route.next == NextHop::Resolving && waits(route));
         for peer in resolving.map(|(peer, _)| *peer).collect::<Vec<_>>() {
-            let Some(way) = self.ways.get_mut(&peer) else { continue };
-            if way.joined.remove(&asker) {
-                let follow = way.follow;
+            let Some(route) = self.routes.get_mut(&peer) else { continue };
+            if route.joined.remove(&asker) {
+                let follow = route.follow;
                 self.count_resolving(asker, true, false);
                 environment.network.unfollow(follow, asker);
-            } else if !self.pass_on(&peer, environment) && self.ways[&peer].waiting.is_empty() {
+            } else if !self.pass_on(&peer, environment) && self.routes[&peer].waiting.is_empty() {
                 self.remove(&peer, environment);
             }
         }
     }
 
-    /// Whether there may be a new way for an answer now.
-    fn may_have_way(&mut self, peer: &PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> bool {
+    /// Whether there may be a new route for an answer now.
+    fn may_have_route(&mut self, peer: &PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> bool {
         let rate = match purpose {
             Asker::AnyHost => &mut self.for_strangers,
             Asker::AnsweredStranger => &mut self.for_answers,
@@ -243,19 +243,19 @@ impl MadRoutes {
         self.room_for(purpose) > 0 || !must_ask(environment)
     }
 
-    /// No rate bounds new ways any more.
+    /// No rate bounds new routes any more.
     pub(super) fn lift_limits(&mut self) {
         self.has_no_limits = true;
     }
 
-    /// There is a way to the peer; if its neighbor is being asked, for this user as well.
+    /// There is a route to the peer; if its neighbor is being asked, for this user as well.
     pub(super) fn has(&self, peer: PeerAddress, account: AccountId) -> bool {
         let asker = Asker::Account(account);
-        let is_of_user = |way: &MadRoute| way.purpose == asker || way.joined.contains(&asker);
-        self.ways.get(&peer).is_some_and(|way| way.next != NextHop::Resolving || is_of_user(way))
+        let is_of_user = |route: &MadRoute| route.purpose == asker || route.joined.contains(&asker);
+        self.routes.get(&peer).is_some_and(|route| route.next != NextHop::Resolving || is_of_user(route))
     }
 
-    /// Sends a datagram, now or when the neighbor has answered. A new way counts against the rate
+    /// Sends a datagram, now or when the neighbor has answered. A new route counts against the rate
     /// of those for known peers, or of one of those for strangers. `is_bounded`: any host can cause
     /// it in the name of the peer, which may be known not to be forged.
     pub(super) fn send(
@@ -272,30 +272,30 @@ impl MadRoutes {
             (false, true) => Asker::AnyHost,
             (false, false) => Asker::AnsweredStranger,
         };
-        if has_limits && !self.ways.contains_key(&peer) && !self.may_have_way(&peer, purpose, environment) {
+        if has_limits && !self.routes.contains_key(&peer) && !self.may_have_route(&peer, purpose, environment) {
             self.dropped += 1;
             return;
         }
-        let Some(way) = self.way(peer, purpose, environment) else {
+        let Some(route) = self.route(peer, purpose, environment) else {
             self.dropped += 1;
             return;
         };
-        if is_bounded && has_limits && !way.to_any_host.take(Instant::now()) {
+        if is_bounded && has_limits && !route.to_any_host.take(Instant::now()) {
             self.dropped += 1;
             return;
         }
-        match way.next {
-            NextHop::Resolving if way.waiting.len() < WAITING_MAX => way.waiting.push_back(bytes),
+        match route.next {
+            NextHop::Resolving if route.waiting.len() < WAITING_MAX => route.waiting.push_back(bytes),
             NextHop::Reachable { .. } => {
-                let next = way.next;
+                let next = route.next;
                 self.dropped += u64::from(!emit(&peer, next, bytes, devices, &mut self.unsent, environment));
             }
             NextHop::Resolving | NextHop::Unreachable | NextHop::Local(_) => self.dropped += 1,
         }
     }
 
-    /// A followed destination is reached in another way: datagrams that waited are sent, or dropped
-    /// if nothing leads there. Returns the peers that are reached now.
+    /// A followed destination is reached by another route: datagrams that waited are sent, or
+    /// dropped if nothing leads there. Returns the peers that are reached now.
     pub(super) fn on_next_hop(
         &mut self,
         follow: FollowId,
@@ -305,15 +305,15 @@ impl MadRoutes {
     ) -> Vec<PeerAddress> {
         let peers = self.by_follow.get(&follow).cloned().unwrap_or_default();
         for peer in &peers {
-            let Some(way) = self.ways.get_mut(peer) else { continue };
-            let (purpose, before) = (way.purpose, std::mem::replace(&mut way.next, next));
+            let Some(route) = self.routes.get_mut(peer) else { continue };
+            let (purpose, before) = (route.purpose, std::mem::replace(&mut route.next, next));
             self.count_resolving(purpose, before == NextHop::Resolving, next == NextHop::Resolving);
-            let Some(way) = self.ways.get_mut(peer) else { continue };
+            let Some(route) = self.routes.get_mut(peer) else { continue };
             if next != NextHop::Resolving {
-                let joined = std::mem::take(&mut way.joined);
+                let joined = std::mem::take(&mut route.joined);
                 self.leave(joined, follow, environment);
-                let Some(way) = self.ways.get_mut(peer) else { continue };
-                for bytes in way.waiting.drain(..) {
+                let Some(route) = self.routes.get_mut(peer) else { continue };
+                for bytes in route.waiting.drain(..) {
                     self.dropped += u64::from(!emit(peer, next, bytes, devices, &mut self.unsent, environment));
                 }
             }
@@ -328,11 +328,12 @@ impl MadRoutes {
 
     /// When [`Self::on_deadline`] wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let of_ways = (!self.ways.is_empty()).then_some(self.looked + RESOLVING_KEPT);
-        of_ways.into_iter().chain(self.unsent.deadline()).min()
+        let of_routes = (!self.routes.is_empty()).then_some(self.looked + RESOLVING_KEPT);
+        of_routes.into_iter().chain(self.unsent.deadline()).min()
     }
 
-    /// Sends datagrams that found no room before, and forgets the ways that were not used for long.
+    /// Sends datagrams that found no room before, and forgets the routes that were not used for
+    /// long.
     pub(super) fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.unsent.send_waiting(now, &mut *environment.workers);
         self.drop_unused(now, environment);
@@ -343,20 +344,24 @@ impl MadRoutes {
             return;
         }
         self.looked = now;
-        // A user may wait for the neighbor of another purpose's way.
-        let heirs = |way: &MadRoute| matches!(way.joined.first(), Some(Asker::Account(_)));
-        let is_unused = |way: &MadRoute| {
+        // A user may wait for the neighbor of another purpose's route.
+        let heirs = |route: &MadRoute| matches!(route.joined.first(), Some(Asker::Account(_)));
+        let is_unused = |route: &MadRoute| {
             // Strangers can name as many hosts that do not exist as there are addresses. Of a user
             // few are being resolved, which keep their places in line.
-            let kept = match (way.next, way.purpose) {
+            let kept = match (route.next, route.purpose) {
                 (NextHop::Resolving, Asker::Account(_)) => return false,
                 (NextHop::Resolving | NextHop::Unreachable, _) => RESOLVING_KEPT,
                 (NextHop::Reachable { .. } | NextHop::Local(_), _) => UNUSED_MAX,
             };
-            way.used + kept <= now
+            route.used + kept <= now
         };
-        let unused: Vec<(PeerAddress, bool)> =
-            self.ways.iter().filter(|(_, way)| is_unused(way)).map(|(peer, way)| (*peer, heirs(way))).collect();
+        let unused: Vec<(PeerAddress, bool)> = self
+            .routes
+            .iter()
+            .filter(|(_, route)| is_unused(route))
+            .map(|(peer, route)| (*peer, heirs(route)))
+            .collect();
         for (peer, has_heir) in unused {
             if !has_heir || !self.pass_on(&peer, environment) {
                 self.remove(&peer, environment);
@@ -364,17 +369,18 @@ impl MadRoutes {
         }
     }
 
-    /// Makes room for other ways. Those that are being resolved have bounds of their own, and stay.
+    /// Makes room for other routes. Those that are being resolved have bounds of their own, and
+    /// stay.
     fn forget_oldest(&mut self, environment: &mut Environment<'_>) {
-        let resolved = self.ways.iter().filter(|(_, way)| way.next != NextHop::Resolving);
-        let mut by_use: Vec<_> = resolved.map(|(peer, way)| (way.used, *peer)).collect();
+        let resolved = self.routes.iter().filter(|(_, route)| route.next != NextHop::Resolving);
+        let mut by_use: Vec<_> = resolved.map(|(peer, route)| (route.used, *peer)).collect();
         by_use.sort_unstable();
         for (_, peer) in by_use.into_iter().take(FORGOTTEN_AT_ONCE) {
             self.remove(&peer, environment);
         }
     }
 
-    /// These do not wait for the neighbor of a way any more.
+    /// These do not wait for the neighbor of a route any more.
     fn leave(&mut self, joined: BTreeSet<Asker>, follow: FollowId, environment: &mut Environment<'_>) {
         for asker in joined {
             self.count_resolving(asker, true, false);
@@ -383,21 +389,21 @@ impl MadRoutes {
     }
 
     fn remove(&mut self, peer: &PeerAddress, environment: &mut Environment<'_>) {
-        let Some(way) = self.ways.remove(peer) else { return };
-        self.count_resolving(way.purpose, way.next == NextHop::Resolving, false);
-        self.dropped += way.waiting.len() as u64;
-        self.leave(way.joined, way.follow, environment);
-        environment.network.unfollow(way.follow, way.purpose);
-        if let Some(peers) = self.by_follow.get_mut(&way.follow) {
+        let Some(route) = self.routes.remove(peer) else { return };
+        self.count_resolving(route.purpose, route.next == NextHop::Resolving, false);
+        self.dropped += route.waiting.len() as u64;
+        self.leave(route.joined, route.follow, environment);
+        environment.network.unfollow(route.follow, route.purpose);
+        if let Some(peers) = self.by_follow.get_mut(&route.follow) {
             peers.retain(|other| other != peer);
             if peers.is_empty() {
-                self.by_follow.remove(&way.follow);
+                self.by_follow.remove(&route.follow);
             }
         }
     }
 }
 
-/// Follows the way to a peer. `None` without one.
+/// Follows the route to a peer. `None` without one.
 fn follow(peer: &PeerAddress, asker: Asker, environment: &mut Environment<'_>) -> Option<(FollowId, NextHop)> {
     let source = entry_of(environment.network, peer)?;
     environment.network.follow(peer.device, source, address_of(peer.remote), asker).ok()

@@ -206,7 +206,7 @@ impl ConnectionService {
         }
     }
 
-    /// From now on no rate bounds new ways to peers: the daemon stops, and tells all.
+    /// From now on no rate bounds new routes to peers: the daemon stops, and tells all.
     pub(crate) fn answer_all(&mut self) {
         self.routes.lift_limits();
     }

@@ -1,4 +1,4 @@
-//! Tests of the ways of management datagrams.
+//! Tests of the routes of management datagrams.
 
 use std::{io, net::IpAddr};
 
@@ -123,9 +123,9 @@ fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
     assert!(dropped > 50_000, "{dropped}");
 }
 
-/// New ways in forged names, without end, keep none from a known peer.
+/// New routes in forged names, without end, keep none from a known peer.
 #[test]
-fn ways_for_strangers_leave_known_peers_theirs() {
+fn routes_for_strangers_leave_known_peers_theirs() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
@@ -161,7 +161,7 @@ fn few_neighbors_are_asked_for_strangers_at_a_time() {
         remote[14..].copy_from_slice(&host.to_be_bytes());
         PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
     };
-    let is_asked = |routes: &MadRoutes, host| routes.ways.contains_key(&peer(host));
+    let is_asked = |routes: &MadRoutes, host| routes.routes.contains_key(&peer(host));
     // The rates give as many within the seconds in which the kernel asks.
     let fast = Rate { at_once: 10_000, ..FOR_STRANGERS };
     (routes.for_strangers, routes.for_answers) = (RateBudget::new(fast), RateBudget::new(fast));
@@ -177,10 +177,10 @@ fn few_neighbors_are_asked_for_strangers_at_a_time() {
     assert_eq!([60_000, 7, 60_001].map(|host| is_asked(&routes, host)), [false, true, true]);
     // One that does not answer is not asked any more, and makes room for another one.
     let silent = peer(1000);
-    let follow = routes.ways[&silent].follow;
+    let follow = routes.routes[&silent].follow;
     routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
     routes.send(peer(60_002), [0; MAD_BYTES], (true, false), &devices, &mut environment);
-    assert_eq!((routes.ways.contains_key(&silent), is_asked(&routes, 60_002)), (false, true));
+    assert_eq!((routes.routes.contains_key(&silent), is_asked(&routes, 60_002)), (false, true));
     assert_eq!(network.unfollowed, 1);
 }
 
@@ -206,7 +206,7 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
     // It stays while it waits for its turn, whether or not any program still waits for it.
     routes.drop_unused(Instant::now() + 10 * RESOLVING_KEPT, &mut environment);
     assert!(routes.has(peer, AccountId(1)));
-    let follow = routes.ways[&peer].follow;
+    let follow = routes.routes[&peer].follow;
     routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
     assert!(routes.resolving.is_empty());
     assert_eq!(network.followed, all[..1], "the others wait no more");
@@ -217,7 +217,7 @@ fn each_user_that_waits_for_a_neighbor_is_in_its_own_line() {
 
 /// Whichever of the two had the kernel asked first.
 #[test]
-fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
+fn a_route_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
@@ -233,7 +233,7 @@ fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
     assert!(!routes.is_reachable(peer(1), AccountId(1), &mut environment));
     assert_eq!(routes.room_for(Asker::AnyHost), ASKED_MAX - 2);
     routes.drop_unused(Instant::now() + 2 * RESOLVING_KEPT, &mut environment);
-    assert_eq!([1, 2].map(|host| routes.ways.contains_key(&peer(host))), [true, false]);
+    assert_eq!([1, 2].map(|host| routes.routes.contains_key(&peer(host))), [true, false]);
     assert_eq!((routes.room_for(Asker::AnyHost), routes.room_to_ask(AccountId(1))), (ASKED_MAX, ASKED_MAX - 1));
 
     assert!(
@@ -244,15 +244,15 @@ fn a_way_outlives_the_purpose_that_it_was_made_for_and_no_user_that_has_left() {
     assert!(routes.has(peer(1), AccountId(2)) && routes.has(peer(3), AccountId(2)));
     assert_eq!((routes.room_to_ask(AccountId(1)), routes.room_to_ask(AccountId(2))), (ASKED_MAX, ASKED_MAX - 2));
     routes.forget_account(AccountId(2), &mut environment);
-    assert_eq!(routes.ways.keys().collect::<Vec<_>>(), [&peer(1)], "a datagram waits for it");
-    let follow = routes.ways[&peer(1)].follow;
+    assert_eq!(routes.routes.keys().collect::<Vec<_>>(), [&peer(1)], "a datagram waits for it");
+    let follow = routes.routes[&peer(1)].follow;
     routes.on_next_hop(follow, NextHop::Unreachable, &devices, &mut environment);
     routes.drop_unused(Instant::now() + 9 * RESOLVING_KEPT, &mut environment);
-    assert!(routes.ways.is_empty() && routes.resolving.is_empty() && network.followed.is_empty());
+    assert!(routes.routes.is_empty() && routes.resolving.is_empty() && network.followed.is_empty());
 }
 
 #[test]
-fn a_user_joins_no_more_ways_than_it_may_have() {
+fn a_user_joins_no_more_routes_than_it_may_have() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
@@ -270,7 +270,7 @@ fn a_user_joins_no_more_ways_than_it_may_have() {
 }
 
 #[test]
-fn ways_are_bounded_and_those_in_use_stay() {
+fn routes_are_bounded_and_those_in_use_stay() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();
@@ -282,13 +282,13 @@ fn ways_are_bounded_and_those_in_use_stay() {
         PeerAddress { device: DeviceId(0), vlan: None, local: GID, remote }
     };
     routes.lift_limits();
-    for number in 0..WAYS_MAX as u32 + 5000 {
+    for number in 0..ROUTES_MAX as u32 + 5000 {
         for peer in [peer(number), peer(7)] {
             routes.send(peer, [0; MAD_BYTES], (false, true), &devices, &mut environment);
         }
-        assert!(routes.ways.len() <= WAYS_MAX);
+        assert!(routes.routes.len() <= ROUTES_MAX);
     }
-    assert!(routes.ways.len() > WAYS_MAX - FORGOTTEN_AT_ONCE);
-    assert_eq!([7, 8, 4999].map(|number| routes.ways.contains_key(&peer(number))), [true, false, false]);
-    assert_eq!((routes.dropped, network.followed.len()), (0, routes.ways.len()));
+    assert!(routes.routes.len() > ROUTES_MAX - FORGOTTEN_AT_ONCE);
+    assert_eq!([7, 8, 4999].map(|number| routes.routes.contains_key(&peer(number))), [true, false, false]);
+    assert_eq!((routes.dropped, network.followed.len()), (0, routes.routes.len()));
 }
