@@ -24,7 +24,7 @@ pub(crate) const NEAR_NS: f64 = 200.0;
 const TURNS: u32 = 1000;
 const TIMES: u32 = 5;
 
-/// So many looks in vain, and the other one may want this core.
+/// After so many unsuccessful looks, the other one may want this core.
 const LOOKS: u32 = 10_000;
 
 /// Time of a cache line from the core of host a to that of host b and back, nanoseconds.

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_completion_frees_all_before_it_and_a_stranger_none() {
+    fn a_completion_frees_all_before_it_and_an_unknown_one_none() {
         let queue = Outstanding::new(4);
         for wr_id in 10..14 {
             assert_eq!(queue.add(wr_id, 1), Some(wr_id as u32 - 10));

@@ -311,7 +311,7 @@ impl Identifiers {
             return Err(CmErrno::NoMemory);
         }
         if numbers.count >= NUMBER_MAX {
-            // Looking for a free one would take long, and strangers can cause it.
+            // Looking for a free one would take long, and unknown peers can cause it.
             return Err(CmErrno::NoMemory);
         }
         let last = &mut numbers.last;

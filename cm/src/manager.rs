@@ -120,7 +120,8 @@ struct CmListener {
     waiting: u32,
 }
 
-/// The key of a connection by its peer's numbers. Strangers cannot use it: the address is in it.
+/// The key of a connection by its peer's numbers. Unknown peers cannot use it: the address is in
+/// it.
 type RemoteKey<Number> = (PeerAddress, CaGuid, Number);
 
 /// The connections of one host.

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 /// Response timeout that Linux announces, and so do we: 4.3 s.
 pub const RESPONSE_TIMEOUT: u8 = 20;
-/// Longest response timeout of a peer that is believed: 17 s. A stranger could keep a connection
-/// for hours.
+/// Longest response timeout of a peer that is believed: 17 s. An unknown peer could keep a
+/// connection for hours.
 pub const RESPONSE_TIMEOUT_MAX: u8 = 22;
 /// Longest packet life time by which a REQ is repeated: 1 s, as that of Linux before 6.2.
 pub const PACKET_LIFE_TIME_MAX: u8 = 18;

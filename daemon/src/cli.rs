@@ -76,8 +76,8 @@ enum Command {
     },
 }
 
-/// Exit code for a wrong config (`EX_CONFIG` of sysexits.h): starting again is in vain, and the
-/// unit does not.
+/// Exit code for a wrong config (`EX_CONFIG` of sysexits.h): starting again does not help, and
+/// the unit does not.
 const WRONG_CONFIG: u8 = 78;
 
 /// Executes the command line; `run` serves with a config until it is told to stop.

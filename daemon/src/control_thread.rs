@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_were_made_in_vain_are_removed_while_they_are_empty() {
+    fn folders_of_a_failed_start_are_removed_while_they_are_empty() {
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let make = |name: &str| {
             let mut folders = SocketFolders::default();

@@ -1,7 +1,7 @@
 //! How long the last work of a queue pair or a session is sent, before it ends.
 //!
-//! One that finds no room waits a while, so that the control thread does not turn in vain: a NIC
-//! may be slow, and may also take nothing any more.
+//! One that finds no room waits a while, so that the control thread makes no turns without progress:
+//! a NIC may be slow, and may also take nothing any more.
 
 use std::time::{Duration, Instant};
 

@@ -322,7 +322,7 @@ fn a_daemon_of_another_version_is_refused() {
 
     let answers: [(&str, Vec<u8>); 3] = [
         ("newer", Message::refusal(1, 1, Refusal::Version, [9, 1]).as_bytes().into()),
-        ("stranger", vec![b'?'; MESSAGE_BYTES]),
+        ("unknown magic", vec![b'?'; MESSAGE_BYTES]),
         ("short", b"hello".into()),
     ];
     for (name, answer) in answers {

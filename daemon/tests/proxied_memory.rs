@@ -143,7 +143,7 @@ fn a_config_may_forbid_it() {
     memory.register(&pd, all()).expect("the config permits it");
 }
 
-fn served_to_strangers() -> Served {
+fn served_to_unknown_peers() -> Served {
     let client = ClientLimits { unsealed_memory: UnsealedChoice::Refused, ..ClientLimits::default() };
     Served::start_as(How { limits: LimitsConfig { client, ..LimitsConfig::default() }, ..How::default() })
 }
@@ -155,7 +155,7 @@ fn no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it() {
     if !is_alone("no_client_can_punch_holes_in_mapped_memory_where_the_config_forbids_it") {
         return;
     }
-    let served = served_to_strangers();
+    let served = served_to_unknown_peers();
     let pair = Pair::new(&served);
     let allocated = pair.pd.allocate(2 * 4096, all()).expect("memory of the daemon");
     assert_eq!(proxied_bytes(&served), 0);
@@ -200,7 +200,7 @@ fn memory_that_must_be_sealed_has_no_region_before() {
     if !is_alone("memory_that_must_be_sealed_has_no_region_before") {
         return;
     }
-    let served = served_to_strangers();
+    let served = served_to_unknown_peers();
     let mut raw = Raw::greeted(&served.socket);
     raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
     let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
@@ -487,8 +487,8 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
     is_served_on(&bystander);
 }
 
-/// Borrowed payload is read when it arrives. Its absence is its owner's affair: the receiver, or a
-/// requester of it, loses its peer and nothing else.
+/// Borrowed payload is read when it arrives. Its absence is a fault of its owner: the receiver, or
+/// a requester of it, loses its peer and nothing else.
 #[test]
 fn a_receiver_is_not_blamed_for_borrowed_memory_that_is_gone() {
     for operation in ["send", "write", "read"] {

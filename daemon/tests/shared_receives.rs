@@ -1,5 +1,5 @@
-//! Shared receive queues, by the client library and as a stranger on the socket, against control
-//! thread and workers.
+//! Shared receive queues, by the client library and by messages of its own on the socket, against
+//! control thread and workers.
 
 mod served;
 

@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_apart() {
+    fn an_unknown_peer_is_told_apart() {
         let message = connect_to("SSH-2.0-OpenSSH_9.2\r\n", Duration::from_secs(5));
         assert!(message.contains("does not speak as a roce-perf server") && message.contains("SSH-2.0"), "{message}");
     }

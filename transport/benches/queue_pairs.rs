@@ -42,7 +42,7 @@ fn measure(count: u32) {
         black_box(endpoint.counters());
         start
     }));
-    // Freed later: that is the control thread's affair.
+    // Freed later: the control thread does that.
     let mut removed = Vec::with_capacity(count as usize);
     let order = (0..count).map(|at| number(at.wrapping_mul(7919) % count));
     let removals = times(order.filter_map(|qpn| {

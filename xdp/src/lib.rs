@@ -16,7 +16,7 @@
 //! Nothing here allocates after a queue is open, and nothing waits: frames that the kernel does not
 //! take now are tried in the next poll iteration.
 //!
-//! Where the kernel polls the queues is `napi`'s affair.
+//! Where the kernel polls the queues is decided by `napi`.
 //!
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`,
 //! `socket`, `receive`, `transmit`.

@@ -207,11 +207,11 @@ impl Identifiers {
         now: Duration,
     ) -> Option<IdKey> {
         let channel = self.ids.get(&request.listener)?.channel;
-        let is_stranger = !host.is_known(&request.peer) && !self.manager.is_connected(&request.peer);
-        let line = WaitingLine { listener: request.listener, is_of_strangers: is_stranger };
+        let is_unknown = !host.is_known(&request.peer) && !self.manager.is_connected(&request.peer);
+        let line = WaitingLine { listener: request.listener, is_of_unknown: is_unknown };
         let asked = AskedListener { key: request.listener, account: self.account_of(request.listener.owner) };
-        let account = (!is_stranger).then_some(asked.account);
-        if !self.unconfirmed.have_room_of(request.peer, asked, is_stranger) {
+        let account = (!is_unknown).then_some(asked.account);
+        if !self.unconfirmed.have_room_of(request.peer, asked, is_unknown) {
             self.manager.ignore(connection, account, RefusalCause::UnconfirmedFull);
             self.manager.count_no_room();
             return None;
@@ -238,7 +238,7 @@ impl Identifiers {
         self.insert(key, id);
         self.by_connection.insert(connection, key);
         self.manager.set_account(connection, self.account_of(key.owner));
-        self.unconfirmed.add(key, asked, request.peer, is_stranger);
+        self.unconfirmed.add(key, asked, request.peer, is_unknown);
         Some(key)
     }
 
@@ -246,12 +246,12 @@ impl Identifiers {
     /// here: there is no call of a program that takes an event. The last eighth of a backlog is for
     /// known peers.
     fn look_for_room(&mut self, line: WaitingLine, host: &mut impl Host) -> Result<(), RefusalCause> {
-        let WaitingLine { listener: key, is_of_strangers } = line;
-        if !self.unconfirmed.have_room_at(key, is_of_strangers) {
+        let WaitingLine { listener: key, is_of_unknown } = line;
+        if !self.unconfirmed.have_room_at(key, is_of_unknown) {
             return Err(RefusalCause::UnconfirmedFull);
         }
         let Some(listener) = self.ids.get_mut(&key) else { return Err(RefusalCause::NoListener) };
-        let kept = if is_of_strangers { listener.backlog / 8 } else { 0 };
+        let kept = if is_of_unknown { listener.backlog / 8 } else { 0 };
         let room = listener.backlog - kept;
         if listener.waiting >= room {
             let is_request = |event: &&IdEvent| event.owner == key && event.key != key;

@@ -24,17 +24,18 @@ const OF_PEER_MAX: usize = 256;
 /// 4.6 s, and before version 6.2 after 6.1 s.
 const KEPT_TIME: Duration = Duration::from_secs(8);
 
-/// Requests with the same right to a place: those of known peers at a listener, or of strangers.
+/// Requests with the same right to a place: those of known peers at a listener, or of unknown
+/// peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WaitingLine {
     pub(super) listener: IdKey,
-    pub(super) is_of_strangers: bool,
+    pub(super) is_of_unknown: bool,
 }
 
 impl WaitingLine {
     /// The lines of a listener. Known peers have their turn first.
     pub(super) fn all_of(listener: IdKey) -> [Self; 2] {
-        [false, true].map(|is_of_strangers| Self { listener, is_of_strangers })
+        [false, true].map(|is_of_unknown| Self { listener, is_of_unknown })
     }
 }
 

@@ -10,14 +10,14 @@ use crate::connection::PeerAddress;
 
 /// Of one listener at a time: a quarter of the identifiers of a user, by default.
 const LISTENER_MAX: u32 = 8192;
-/// Of strangers: more wait for a place. A session has 256 completion channels by default.
-const STRANGERS_MAX: u32 = 128;
+/// Of unknown peers: more wait for a place. A session has 256 completion channels by default.
+const UNKNOWN_MAX: u32 = 128;
 /// Of one known peer: as many as the longest backlog. Those that programs have not accepted, which
 /// any host can pile up at a program that is busy, count at their listener alone; the others, of
 /// which the answers are repeated to the peer, at all listeners of a user.
 const PEER_MAX: u32 = 1024;
-/// Of one stranger, likewise.
-const STRANGER_MAX: u32 = 64;
+/// Of one unknown peer, likewise.
+const UNKNOWN_PEER_MAX: u32 = 64;
 
 /// The listener of a request, and its user.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct AskedListener {
 struct UnconfirmedRequest {
     listener: AskedListener,
     peer: PeerAddress,
-    is_stranger: bool,
+    is_unknown: bool,
     is_accepted: bool,
 }
 
@@ -39,7 +39,7 @@ struct UnconfirmedRequest {
 #[derive(Clone, Copy, Debug, Default)]
 struct OfListener {
     all: u32,
-    strangers: u32,
+    unknown: u32,
 }
 
 /// Unconfirmed requests by identifier, with their counts.
@@ -54,11 +54,11 @@ pub(super) struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    pub(super) fn add(&mut self, request: IdKey, listener: AskedListener, peer: PeerAddress, is_stranger: bool) {
-        self.requests.insert(request, UnconfirmedRequest { listener, peer, is_stranger, is_accepted: false });
+    pub(super) fn add(&mut self, request: IdKey, listener: AskedListener, peer: PeerAddress, is_unknown: bool) {
+        self.requests.insert(request, UnconfirmedRequest { listener, peer, is_unknown, is_accepted: false });
         let of_listener = self.listeners.entry(listener.key).or_default();
         of_listener.all += 1;
-        of_listener.strangers += u32::from(is_stranger);
+        of_listener.unknown += u32::from(is_unknown);
         *self.undecided.entry((peer, listener.key)).or_insert(0) += 1;
     }
 
@@ -73,10 +73,10 @@ impl Unconfirmed {
 
     /// The peer has confirmed, or the request is over: its listener. Others are ignored.
     pub(super) fn remove(&mut self, request: IdKey) -> Option<IdKey> {
-        let UnconfirmedRequest { listener, peer, is_stranger, is_accepted } = self.requests.remove(&request)?;
+        let UnconfirmedRequest { listener, peer, is_unknown, is_accepted } = self.requests.remove(&request)?;
         if let Some(of_listener) = self.listeners.get_mut(&listener.key) {
             of_listener.all -= 1;
-            of_listener.strangers -= u32::from(is_stranger);
+            of_listener.unknown -= u32::from(is_unknown);
             if of_listener.all == 0 {
                 self.listeners.remove(&listener.key);
             }
@@ -95,35 +95,35 @@ impl Unconfirmed {
     }
 
     /// Whether a listener may have another one.
-    pub(super) fn have_room_at(&self, listener: IdKey, is_stranger: bool) -> bool {
-        self.percent_of_listener(listener, is_stranger) < 100
+    pub(super) fn have_room_at(&self, listener: IdKey, is_unknown: bool) -> bool {
+        self.percent_of_listener(listener, is_unknown) < 100
     }
 
     /// Whether a peer may have another one at a listener.
-    pub(super) fn have_room_of(&self, peer: PeerAddress, listener: AskedListener, is_stranger: bool) -> bool {
-        self.percent_of_peer(peer, listener, is_stranger) < 100
+    pub(super) fn have_room_of(&self, peer: PeerAddress, listener: AskedListener, is_unknown: bool) -> bool {
+        self.percent_of_peer(peer, listener, is_unknown) < 100
     }
 
     /// Whether there are so many that the peer of a request is waited for only shortly.
     pub(super) fn are_many_beside(&self, request: IdKey) -> bool {
         let request = self.requests.get(&request);
         request.is_some_and(|it| {
-            let of_listener = self.percent_of_listener(it.listener.key, it.is_stranger);
-            of_listener.max(self.percent_of_peer(it.peer, it.listener, it.is_stranger)) > 50
+            let of_listener = self.percent_of_listener(it.listener.key, it.is_unknown);
+            of_listener.max(self.percent_of_peer(it.peer, it.listener, it.is_unknown)) > 50
         })
     }
 
     /// The largest part of a limit of a listener that is in use.
-    fn percent_of_listener(&self, listener: IdKey, is_stranger: bool) -> u32 {
+    fn percent_of_listener(&self, listener: IdKey, is_unknown: bool) -> u32 {
         let of_listener = self.listeners.get(&listener).copied().unwrap_or_default();
-        let of_strangers = if is_stranger { percent(of_listener.strangers, STRANGERS_MAX) } else { 0 };
-        percent(of_listener.all, LISTENER_MAX).max(of_strangers)
+        let of_unknown = if is_unknown { percent(of_listener.unknown, UNKNOWN_MAX) } else { 0 };
+        percent(of_listener.all, LISTENER_MAX).max(of_unknown)
     }
 
-    fn percent_of_peer(&self, peer: PeerAddress, listener: AskedListener, is_stranger: bool) -> u32 {
+    fn percent_of_peer(&self, peer: PeerAddress, listener: AskedListener, is_unknown: bool) -> u32 {
         let undecided = self.undecided.get(&(peer, listener.key)).copied().unwrap_or(0);
         let accepted = self.accepted.get(&(peer, listener.account)).copied().unwrap_or(0);
-        percent(undecided + accepted, if is_stranger { STRANGER_MAX } else { PEER_MAX })
+        percent(undecided + accepted, if is_unknown { UNKNOWN_PEER_MAX } else { PEER_MAX })
     }
 
     pub(super) fn is_empty(&self) -> bool {

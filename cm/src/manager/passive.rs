@@ -62,7 +62,7 @@ impl ConnectionManager {
     pub fn refuse(&mut self, id: CommId, reason: u16, account: Option<AccountId>) {
         let Some(connection) = self.connections.get(&id).filter(|it| it.state == CmState::ReqReceived) else { return };
         let (to, transaction) = (connection.peer, connection.transaction);
-        let rej = Rej::of_stranger(connection.remote, RejectedMessage::Req, reason);
+        let rej = Rej::of_unknown_peer(connection.remote, RejectedMessage::Req, reason);
         self.send_bounded(to, transaction, CmMessage::Rej(rej));
         let cause = match reason {
             reject_reason::INVALID_SERVICE_ID => RefusalCause::NoListener,
@@ -73,7 +73,7 @@ impl ConnectionManager {
     }
 
     /// Forgets a request as if it had not come: the peer repeats it. `account` has the listener,
-    /// unless a stranger asks: it must not use up the lines of the user's log.
+    /// unless an unknown peer asks: it must not use up the lines of the user's log.
     pub fn ignore(&mut self, id: CommId, account: Option<AccountId>, cause: RefusalCause) {
         self.note_refused_connection(id, account, cause);
         if self.state(id).is_some_and(|state| matches!(state, CmState::ReqReceived | CmState::SidrReqReceived)) {
@@ -169,7 +169,7 @@ impl ConnectionManager {
         let (to, transaction) = (connection.peer, connection.transaction);
         self.send(to, transaction, CmMessage::Rej(rej));
         if rej.remote == CommId(0) {
-            // The peer does not know it yet: its REP will be refused, as that of a stranger.
+            // The peer does not know it yet: its REP will be refused, as that of an unknown peer.
             self.forget(id);
             return Ok(());
         }

@@ -73,7 +73,7 @@ impl ConnectionManager {
         if let Some(&known) = self.by_remote.get(&(from, req.local_ca, req.local)) {
             return self.on_req_again(known, req);
         }
-        let refuse = |reason| Rej::of_stranger(req.local, RejectedMessage::Req, reason);
+        let refuse = |reason| Rej::of_unknown_peer(req.local, RejectedMessage::Req, reason);
         let note = |manager: &mut Self, cause| {
             manager.note_refused(RefusedConnection { peer: from, service_id: req.service_id, account: None, cause });
         };
@@ -192,7 +192,7 @@ impl ConnectionManager {
         }
         let Some(connection) = self.of_peer(id, from) else {
             // So that the peer need not repeat it for a minute.
-            let rej = Rej::of_stranger(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
+            let rej = Rej::of_unknown_peer(rep.local, RejectedMessage::Rep, reject_reason::INVALID_COMM_ID);
             return self.send_bounded(from, transaction, CmMessage::Rej(rej));
         };
         if !matches!(connection.state, CmState::ReqSent | CmState::MraReqReceived) {
@@ -412,6 +412,6 @@ impl ConnectionManager {
 
 /// Refuses a REP as stale, by the number of the connection and the peer's.
 fn refused_rep(id: CommId, remote: CommId) -> Rej {
-    let rej = Rej::of_stranger(remote, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
+    let rej = Rej::of_unknown_peer(remote, RejectedMessage::Rep, reject_reason::STALE_CONNECTION);
     Rej { local: id, ..rej }
 }

@@ -152,7 +152,7 @@ pub struct Rej {
 
 impl Rej {
     /// About a connection of which the sender keeps nothing.
-    pub const fn of_stranger(remote: CommId, message: RejectedMessage, reason: u16) -> Self {
+    pub const fn of_unknown_peer(remote: CommId, message: RejectedMessage, reason: u16) -> Self {
         Self { local: CommId(0), remote, message, reason, info: AdditionalInfo::NONE, private_data: [0; 148] }
     }
 

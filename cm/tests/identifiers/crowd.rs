@@ -109,7 +109,7 @@ fn a_thousand_new_hosts_connect_at_once_and_none_has_to_repeat_its_request() {
         let mut crowd = Crowd::new(IdService::Reliable, backlog, 0..1000);
         (0..1000).for_each(|host| crowd.ask(host));
         let took = crowd.serve_all(10 * SECOND);
-        // Strangers have 128 places, and the next request has one when a peer has confirmed.
+        // Unknown peers have 128 places, and the next request has one when a peer has confirmed.
         assert!(took <= 10 * MILLISECOND, "backlog {backlog}: {took:?}");
     }
 }
@@ -130,7 +130,7 @@ fn a_thousand_new_hosts_find_a_datagram_service_at_once() {
     assert!(took <= 10 * MILLISECOND, "{took:?}");
 }
 
-/// The requests of the flood have all places of strangers, and all room to wait. The hosts that
+/// The requests of the flood have all places of unknown peers, and all room to wait. The hosts that
 /// exist come last, and are served as soon as the places are given up.
 #[test]
 fn new_hosts_connect_after_a_flood_as_soon_as_its_requests_are_given_up() {

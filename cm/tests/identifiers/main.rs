@@ -275,7 +275,7 @@ fn a_backlog_counts_requests_that_were_not_taken() {
     world.settle();
     assert_eq!((world.events[1].len(), world.ids[1].connections().len()), (2, 2), "no state for more");
     world.run(SECOND / 2);
-    assert_eq!(world.events[1].len(), 2, "the others repeat in vain");
+    assert_eq!(world.events[1].len(), 2, "the others repeat without an answer");
     world.events[1].pop_front();
     world.run(2 * SECOND);
     assert_eq!(world.events[1].len(), 2, "one taken, one more");

@@ -18,11 +18,11 @@ use crate::world::{CHANNEL, OWNER, PORT, SECOND, World, parameters};
 pub(crate) const FIRST_HOST: u32 = 0x0b00_0001;
 
 /// Of one listener, until a confirmation; and of one known peer.
-const STRANGERS_MAX: u32 = 128;
+const UNKNOWN_MAX: u32 = 128;
 const PEER_MAX: u32 = 1024;
 
-/// Requests of strangers may be as many as the backlog but for its last eighth, which known peers
-/// have.
+/// Requests of unknown peers may be as many as the backlog but for its last eighth, which known
+/// peers have.
 #[test]
 fn known_peers_have_a_part_of_the_backlog_for_themselves() {
     let mut world = World::new();
@@ -42,7 +42,7 @@ fn known_peers_have_a_part_of_the_backlog_for_themselves() {
 
 /// A program accepts all; the senders do not exist.
 #[test]
-fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
+fn unconfirmed_requests_of_unknown_peers_are_bounded_and_given_up_soon() {
     let mut world = World::new();
     world.ids[1] = Identifiers::new(&roced_cm::CmConfig::new([2; 32], 10_000), 5000);
     let listener = world.listen(IdService::Reliable, 0);
@@ -53,7 +53,7 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
         key
     };
     let accepted: Vec<_> = (0..2000).map_while(|number| ask(&mut world, number)).collect();
-    assert_eq!(accepted.len(), STRANGERS_MAX as usize);
+    assert_eq!(accepted.len(), UNKNOWN_MAX as usize);
     // One of them exists.
     let mut numbers = Vec::new();
     while let Some(transmit) = world.ids[1].poll_transmit() {
@@ -75,7 +75,7 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
     world.ids[1].on_timeout(&mut world.hosts[1], world.now);
     let ended: Vec<_> = std::iter::from_fn(|| world.ids[1].poll_event()).collect();
     assert!(ended.iter().all(|event| event.kind == EventKind::Unreachable));
-    assert_eq!(ended.len(), STRANGERS_MAX as usize / 2, "the later half");
+    assert_eq!(ended.len(), UNKNOWN_MAX as usize / 2, "the later half");
     while world.ids[1].poll_transmit().is_some() {}
     for key in world.ids[1].of_channel(OWNER, CHANNEL).collect::<Vec<_>>() {
         world.destroy(1, key);
@@ -86,7 +86,7 @@ fn unconfirmed_requests_of_strangers_are_bounded_and_given_up_soon() {
 
 /// Hosts that come and go can have it forgotten, but for its connection.
 #[test]
-fn a_peer_with_a_connection_is_no_stranger() {
+fn a_peer_with_a_connection_is_known() {
     for is_disconnected in [false, true] {
         let mut world = World::new();
         let listener = world.listen(IdService::Reliable, 0);
@@ -94,7 +94,7 @@ fn a_peer_with_a_connection_is_no_stranger() {
         world.hosts[1].knows_peers = false;
         let to = world.hosts[1].address();
         let accepted = (0..200).take_while(|number| ask(&mut world, request(*number, *number, to), *number).is_some());
-        assert_eq!(accepted.count(), STRANGERS_MAX as usize);
+        assert_eq!(accepted.count(), UNKNOWN_MAX as usize);
         while world.ids[1].poll_transmit().is_some() {}
         if is_disconnected {
             world.ids[0].disconnect(active, world.now).expect("it is connected");

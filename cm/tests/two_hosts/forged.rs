@@ -1,5 +1,5 @@
-//! Messages of strangers that have seen a connection being made, and of hosts that use the address
-//! of its peer, in each state of a connection.
+//! Messages of unknown peers that have seen a connection being made, and of hosts that use the
+//! address of its peer, in each state of a connection.
 
 use std::{iter::from_fn, time::Duration};
 
@@ -188,7 +188,7 @@ fn changes_nothing(manager: &mut ConnectionManager, id: CommId, from: PeerAddres
 
 /// With both numbers, as one that has seen the exchange.
 #[test]
-fn a_stranger_with_the_right_numbers_changes_nothing_in_any_state() {
+fn another_address_with_the_right_numbers_changes_nothing_in_any_state() {
     for (mut manager, id, other, host) in states() {
         let stranger = PeerAddress { remote: [9; 16], ..address(host) };
         let other = if other == CommId(0) { CommId(0x1234_5678) } else { other };

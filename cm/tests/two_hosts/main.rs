@@ -1,6 +1,7 @@
 //! Two hosts and a network that loses, repeats and reorders datagrams, by seed. Programs connect,
 //! accept, refuse, hesitate, disconnect and end at any moment. The rules are those of programs:
-//! each connection that was asked for ends in one event, each end is told once, and nothing is left.
+//! each connection that was asked for ends in one event, each end is told once, and nothing is
+//! left.
 
 mod forged;
 mod queue_pairs;
@@ -89,7 +90,7 @@ fn a_flood_of_requests_stops_at_the_backlog() {
     world.run(Duration::from_millis(30));
     assert!(world.managers[1].len() <= 3, "{}", world.managers[1].len());
     world.run(Duration::from_secs(200));
-    // Three at a time for up to 20 s each; the others wait, and some of them in vain.
+    // Three at a time for up to 20 s each; the others wait, and some of them without success.
     assert!(world.refused >= 10, "{}", world.refused);
     assert_eq!(world.refused + world.unreachable, 100, "each ends");
     world.end();
@@ -137,7 +138,8 @@ fn many_connections_at_once_are_asked_for_in_turn() {
     world.end();
 }
 
-/// A program with thousands of connections ends, or its daemon: peers are told at once all the same.
+/// A program with thousands of connections ends, or its daemon: peers are told at once all the
+/// same.
 #[test]
 fn many_connections_that_end_at_once_are_told_in_turn() {
     let mut world = World::new(18, Faults::default());
@@ -619,7 +621,7 @@ fn a_request_that_the_program_does_not_answer_ends() {
 }
 
 #[test]
-fn strangers_end_no_connection() {
+fn unknown_peers_end_no_connection() {
     let mut world = World::new(7, Faults::default());
     world.managers[1].listen(SERVICE, 10).expect("free");
     let id = world.connect(SERVICE);

@@ -15,9 +15,9 @@ use crate::{
 
 const NOW: Duration = Duration::from_secs(1);
 
-/// A stranger guesses the queue pair number that a host uses next, and asks in its name, at a
-/// listener that takes its time, has answered, or has answered and ends the attempt. The host itself
-/// asks later, at any listener.
+/// An unknown peer guesses the queue pair number that a host uses next, and asks in its name, at a
+/// listener that takes its time, has answered, or has answered and ends the attempt. The host
+/// itself asks later, at any listener.
 #[test]
 fn a_forged_request_keeps_no_queue_pair_of_its_victim_from_a_connection() {
     let other = ServiceId::of(PortSpace::Tcp, 7175);

@@ -86,7 +86,7 @@ pub(crate) struct OpenedDevice {
 
 impl OpenedDevice {
     pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
-        // Shared receive queues are found by index, and their numbers are no peer's affair.
+        // Shared receive queues are found by index, and their numbers are of no use to a peer.
         let (endpoints, places) = (setup.endpoints.iter(), limits.srq_places());
         let srqns = endpoints.clone().map(|place| Qpns::new(place.endpoint, places, places)).collect();
         let qpns = endpoints.map(|place| Qpns::new(place.ids, Qpn::INDEX_COUNT, setup.qps_per_endpoint)).collect();

@@ -225,7 +225,7 @@ impl CmCalls<'_, '_> {
     fn connect(&mut self, request: &ConnectCmRequest) -> Reply<ConnectCm> {
         let (key, now) = (self.key(request.id), self.now());
         let parameters = if request.parameters.qpn == 0 {
-            // A datagram service: the queue pair is the peer's affair.
+            // A datagram service: the peer connects the queue pair.
             abi::parameters(&request.parameters)?
         } else {
             self.own_parameters(&request.parameters)?

@@ -6,16 +6,16 @@
 //! ```text
 //!   names a connection with its sender ─► answers ──────────────┐ eight of sixteen
 //!   request of a peer that has done so ─► known ────────────────┤ four
-//!   request of another address ─────────► strangers ────────────┤ two, at a bounded rate
+//!   request of another address ─────────► unknown peers ────────────┤ two, at a bounded rate
 //!   all others of known peers ──────────► unknown of known ─────┤ one, at a bounded rate
-//!   all others, at a bounded rate ──────► unknown of strangers ─┴ one ─► manager
+//!   all others, at a bounded rate ──────► unknown of unknown peers ─┴ one ─► manager
 //! ```
 //!
 //! A number of a connection is random, and only its peer learns it. So a forged address is found
-//! among the strangers, unless it is that of a known peer. Addresses with equal right take turns,
-//! also peers that send answers without end. That which any host can send is looked at at a bounded
-//! rate only, after many at once. Beyond it datagrams wait with the workers, which have told these
-//! kinds apart before, less exactly, and drop them for less
+//! among the unknown peers, unless it is that of a known peer. Addresses with equal right take
+//! turns, also peers that send answers without end. That which any host can send is looked at at a
+//! bounded rate only, after many at once. Beyond it datagrams wait with the workers, which have
+//! told these kinds apart before, less exactly, and drop them for less
 //! ([`received_mads`](crate::worker::received_mads)).
 
 use std::{
@@ -48,15 +48,16 @@ const SHARE_MAX: usize = 64;
 const LINE_MAX: usize = 8192;
 
 /// Datagrams of a line with a rate that wait here in a flood: at 4,000 a second each gets its turn
-/// within 256 ms. Of strangers' requests 4,096 more wait with the workers, for a second.
+/// within 256 ms. Of unknown peers' requests 4,096 more wait with the workers, for a second.
 const HELD_MAX: usize = 1024;
 
 /// Turns of the lines repeat after so many datagrams.
 const TURNS: u32 = 16;
 
 /// Datagrams that any host can send, of each such line: as many as one peer is answered, and more
-/// than a listener accepts of strangers. At once, while the control thread takes them as they come,
-/// as many as a hundred hosts with 80 connections each send to one that has lost all by a restart.
+/// than a listener accepts of unknown peers. At once, while the control thread takes them as they
+/// come, as many as a hundred hosts with 80 connections each send to one that has lost all by a
+/// restart.
 const TAKEN: Rate = Rate { at_once: 8192, every: Duration::from_micros(250) };
 
 /// A datagram with the addresses that it came from and to.
@@ -77,8 +78,8 @@ pub(super) struct Intake {
     of_strangers: ShareQueues,
     unknown_of_known: ShareQueues,
     unknown_of_strangers: ShareQueues,
-    /// Of strangers the first come have it: a host that sends many DREQs, because this one has lost
-    /// its connections by a restart, gets more of it than its turn among all forged addresses.
+    /// Of unknown peers the first come have it: a host that sends many DREQs, because this one has
+    /// lost its connections by a restart, gets more of it than its turn among all forged addresses.
     unknown_taken: RateBudget,
     /// Counts datagrams.
     turn: u32,
@@ -280,9 +281,9 @@ mod tests {
         std::iter::from_fn(|| intake.take(Instant::now())).collect()
     }
 
-    /// Every address of strangers floods; the request of a known peer and answers come through.
+    /// Every address of unknown peers floods; the request of a known peer and answers come through.
     #[test]
-    fn a_flood_of_strangers_keeps_no_known_peer_waiting() {
+    fn a_flood_of_unknown_peers_delays_no_known_peer() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         intake.put(mad(1, 1), true, &mut known, now);
         assert_eq!(intake.take(now), Some(mad(1, 1)));
@@ -295,7 +296,7 @@ mod tests {
         intake.put(mad(1, 3), true, &mut known, now);
         let first: Vec<_> = (0..3).filter_map(|_| intake.take(now)).collect();
         assert_eq!((first[0], first[1]), (mad(1, 3), mad(1, 2)));
-        assert_eq!(first[2].bytes[4], 0, "then strangers again");
+        assert_eq!(first[2].bytes[4], 0, "then unknown peers again");
     }
 
     /// Datagrams in the name of a known peer that name nothing of this host take no room of its
@@ -336,7 +337,7 @@ mod tests {
         }
         assert_eq!(looked_at.iter().sum::<u32>(), TAKEN.at_once);
         assert!(looked_at[1] > looked_at[0] / 2, "{looked_at:?}");
-        // Requests, and strangers, do not wait for that.
+        // Requests, and unknown peers, do not wait for that.
         for now_or_never in [mad(1, 5), answer(other + 1, 6)] {
             intake.put(now_or_never, false, &mut known, now);
             assert!(intake.is_ready(now));
@@ -348,10 +349,10 @@ mod tests {
         assert!((8..=9).contains(&taken), "{taken} in 2 ms");
     }
 
-    /// Of strangers the first come, so that one that sends many has its part beside all addresses
-    /// that a flood forges; a full share spends none of the rate.
+    /// Of unknown peers the first come, so that one that sends many has its part beside all
+    /// addresses that a flood forges; a full share spends none of the rate.
     #[test]
-    fn datagrams_of_strangers_about_nothing_come_in_at_a_rate() {
+    fn datagrams_of_unknown_peers_about_nothing_come_in_at_a_rate() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for _ in 0..10_000 {
             intake.put(answer(1, 0), false, &mut known, now);
@@ -369,9 +370,9 @@ mod tests {
         assert_eq!(intake.deadline(), None);
     }
 
-    /// Requests of strangers: many at once, then at a rate, by turns of their addresses.
+    /// Requests of unknown peers: many at once, then at a rate, by turns of their addresses.
     #[test]
-    fn requests_of_strangers_are_looked_at_at_a_rate() {
+    fn requests_of_unknown_peers_are_looked_at_at_a_rate() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         let mut flood = |intake: &mut Intake, hosts: std::ops::Range<u16>| {
             hosts.for_each(|host| intake.put(mad(host, 0), false, &mut known, now));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn known_peers_leave_strangers_a_turn() {
+    fn known_peers_leave_unknown_peers_a_turn() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for number in 0..50 {
             intake.put(mad(1, number), true, &mut known, now);
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_take_turns_by_address() {
+    fn unknown_peers_take_turns_by_address() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
         for number in 0..=255 {
             intake.put(mad(1, number), false, &mut known, now);

@@ -1,7 +1,7 @@
 //! Routes of management datagrams to peers.
 //!
 //! Each follows the kernel's route and neighbor. It is kept while datagrams go there, and a few
-//! datagrams wait while the neighbor is asked. A stranger can make this host ask for as many
+//! datagrams wait while the neighbor is asked. An unknown peer can make this host ask for as many
 //! neighbors as there are addresses, so routes for answers come at a bounded rate, and of each
 //! purpose as many are being resolved as the network asks for at a time: the others are not made,
 //! and do not wait in its line. A neighbor that the kernel knows need not be asked: a host that
@@ -52,16 +52,17 @@ const ROUTES_MAX: usize = 1 << 14;
 const FORGOTTEN_AT_ONCE: usize = ROUTES_MAX / 32;
 
 /// Any host can name the peer of such routes.
-const fn is_of_stranger(purpose: Asker) -> bool {
-    matches!(purpose, Asker::AnyHost | Asker::AnsweredStranger)
+const fn is_of_unknown_peer(purpose: Asker) -> bool {
+    matches!(purpose, Asker::AnyHost | Asker::AnsweredUnknown)
 }
 
-/// New routes for strangers at once, and how soon another one.
+/// New routes for unknown peers at once, and how soon another one.
 const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
-/// New routes for answers of programs to strangers, and the same to known peers: a thousand hosts
-/// that start at one moment. How many strangers have a connection, listeners look after; of those
-/// that a program refuses, or tells the queue pair of a datagram service, there may be any number.
+/// New routes for answers of programs to unknown peers, and the same to known peers: a thousand
+/// hosts that start at one moment. How many unknown peers have a connection, listeners look after;
+/// of those that a program refuses, or tells the queue pair of a datagram service, there may be any
+/// number.
 const FOR_ANSWERS: Rate = Rate { at_once: 1024, every: Duration::from_millis(2) };
 
 /// Answers to one peer about connections that are not its, and to messages that came again. A flood
@@ -230,7 +231,7 @@ impl MadRoutes {
     fn may_have_route(&mut self, peer: &PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> bool {
         let rate = match purpose {
             Asker::AnyHost => &mut self.for_strangers,
-            Asker::AnsweredStranger => &mut self.for_answers,
+            Asker::AnsweredUnknown => &mut self.for_answers,
             Asker::KnownPeer | Asker::Account(_) => &mut self.for_known,
         };
         if !rate.take(Instant::now()) {
@@ -256,8 +257,8 @@ impl MadRoutes {
     }
 
     /// Sends a datagram, now or when the neighbor has answered. A new route counts against the rate
-    /// of those for known peers, or of one of those for strangers. `is_bounded`: any host can cause
-    /// it in the name of the peer, which may be known not to be forged.
+    /// of those for known peers, or of one of those for unknown peers. `is_bounded`: any host can
+    /// cause it in the name of the peer, which may be known not to be forged.
     pub(super) fn send(
         &mut self,
         peer: PeerAddress,
@@ -270,7 +271,7 @@ impl MadRoutes {
         let purpose = match (is_known, is_bounded) {
             (true, _) => Asker::KnownPeer,
             (false, true) => Asker::AnyHost,
-            (false, false) => Asker::AnsweredStranger,
+            (false, false) => Asker::AnsweredUnknown,
         };
         if has_limits && !self.routes.contains_key(&peer) && !self.may_have_route(&peer, purpose, environment) {
             self.dropped += 1;
@@ -319,7 +320,7 @@ impl MadRoutes {
             }
             // A followed one is asked again and again. Of hosts that do not exist there may be as
             // many as there are addresses, and a datagram now and then kept each of them.
-            if next == NextHop::Unreachable && is_of_stranger(purpose) {
+            if next == NextHop::Unreachable && is_of_unknown_peer(purpose) {
                 self.remove(peer, environment);
             }
         }
@@ -347,8 +348,8 @@ impl MadRoutes {
         // A user may wait for the neighbor of another purpose's route.
         let heirs = |route: &MadRoute| matches!(route.joined.first(), Some(Asker::Account(_)));
         let is_unused = |route: &MadRoute| {
-            // Strangers can name as many hosts that do not exist as there are addresses. Of a user
-            // few are being resolved, which keep their places in line.
+            // Unknown peers can name as many hosts that do not exist as there are addresses. Of a
+            // user few are being resolved, which keep their places in line.
             let kept = match (route.next, route.purpose) {
                 (NextHop::Resolving, Asker::Account(_)) => return false,
                 (NextHop::Resolving | NextHop::Unreachable, _) => RESOLVING_KEPT,

@@ -1,4 +1,4 @@
-//! Rates of work that strangers cause.
+//! Rates of work that unknown peers cause.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Log of refused connections. Programs and strangers cause the lines, so each account has a
-//! bounded rate, and all strangers together one.
+//! Log of refused connections. Programs and unknown peers cause the lines, so each account has a
+//! bounded rate, and all unknown peers together one.
 
 use std::time::Instant;
 

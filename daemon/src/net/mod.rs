@@ -167,7 +167,7 @@ pub struct Net {
     follows: Follows,
     questions: Questions,
     mac_changes: MacChanges,
-    /// Lines about neighbors that do not answer: strangers can cause them.
+    /// Lines about neighbors that do not answer: unknown peers can cause them.
     silent_neighbors: LogLimiter,
     memberships: Memberships,
     resolve_timeout: Duration,

@@ -41,8 +41,8 @@ const ASKED_AGAIN_MAX: usize = ASKED_MAX / 2;
 /// Questions of all askers at a time, a quarter of the table: with as many entries of others there
 /// are 512, with which the kernel begins to forget some (`gc_thresh2`). Without freeing the places
 /// of silent addresses it would be less than half as many: 256 questions of 3 s each leave
-/// 256 * 15 / 3 = 1,280 of them within 15 s. An asker has at most as many as it leaves free, so that
-/// each of many finds room.
+/// 256 * 15 / 3 = 1,280 of them within 15 s. An asker has at most as many as it leaves free, so
+/// that each of many finds room.
 const ASKED_IN_ALL_MAX: usize = 4 * ASKED_MAX;
 
 /// After this time a question is over without a verdict: some were lost, or the kernel is set to
@@ -52,8 +52,8 @@ const VERDICT_MAX: Duration = Duration::from_secs(10);
 /// A question that the kernel refuses, its table being full, counts for this time.
 const REFUSED_KEPT: Duration = Duration::from_secs(1);
 
-/// A silent address of which the kernel does not free the place counts for this time: it frees it by
-/// itself every 15 s (half of `base_reachable_time`).
+/// A silent address of which the kernel does not free the place counts for this time: it frees it
+/// by itself every 15 s (half of `base_reachable_time`).
 const SILENT_KEPT: Duration = Duration::from_secs(15);
 
 /// Accounts with questions that waited that are remembered.
@@ -66,8 +66,8 @@ pub enum Asker {
     Account(AccountId),
     /// An answer of the connection manager that any host can cause.
     AnyHost,
-    /// An answer of a program to a stranger, by the connection manager.
-    AnsweredStranger,
+    /// An answer of a program to an unknown peer, by the connection manager.
+    AnsweredUnknown,
     /// An answer of the connection manager to a known peer.
     KnownPeer,
 }

@@ -11,16 +11,16 @@ use roced_cm::{
     wire::{CommId, MAD_BYTES, receiver_number},
 };
 
-/// Places of the numbers for each connection that there may be: a number that a stranger makes up
-/// shares one with a probability of at most an eighth, and that while there are all. A reload with
-/// another limit does not change it.
+/// Places of the numbers for each connection that there may be: a number that an unknown peer makes
+/// up shares one with a probability of at most an eighth, and that while there are all. A reload
+/// with another limit does not change it.
 const PLACES_OF_CONNECTION: usize = 8;
 
 /// Fewest and most places of the numbers: 4 KiB and 8 MiB. By default there are 1 MiB.
 const NUMBER_PLACES: [usize; 2] = [1 << 12, 1 << 23];
 
-/// Places of the known peers: of 4,096, six of a hundred addresses that a stranger makes up share
-/// one.
+/// Places of the known peers: of 4,096, six of a hundred addresses that an unknown peer makes up
+/// share one.
 const PEER_PLACES: usize = 1 << 16;
 
 /// A set that other threads read: it has all that was added, and some others.

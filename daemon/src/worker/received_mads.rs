@@ -8,13 +8,13 @@
 //! |---|---|
 //! | answers | may name a connection with their sender, by a number that it alone learns |
 //! | of known peers | requests of addresses that have sent such answers |
-//! | of strangers | requests of all other addresses |
+//! | of unknown peers | requests of all other addresses |
 //! | others of known peers | about connections that this host does not know |
-//! | others of strangers | likewise |
+//! | others of unknown peers | likewise |
 //!
-//! Workers tell by [`MadFilters`]; a few datagrams of strangers get into a better queue by chance,
-//! and the control thread looks closely. The queues are without locks. Of each an address has a
-//! share. A datagram without room is dropped and counted: connection managers repeat those
+//! Workers tell by [`MadFilters`]; a few datagrams of unknown peers get into a better queue by
+//! chance, and the control thread looks closely. The queues are without locks. Of each an address
+//! has a share. A datagram without room is dropped and counted: connection managers repeat those
 //! that were lost.
 
 use std::{
@@ -39,7 +39,7 @@ use super::mad_filters::MadFilters;
 
 /// Datagrams of each queue that wait at a time, of all workers: 3.1 MiB together. A flood of
 /// 250,000 a second fills a queue of 4,096 in 16 ms, in which even a busy machine gives the control
-/// thread a turn. After a restart of the daemon all peers are strangers, and name nothing.
+/// thread a turn. After a restart of the daemon all peers are unknown peers, and name nothing.
 const ANSWERS: usize = 4096;
 const OF_KNOWN: usize = 1024;
 const OF_STRANGERS: usize = 4096;
@@ -56,15 +56,15 @@ const SHARES: usize = 256;
 /// Datagrams of a queue that the control thread takes in a turn.
 const TAKEN: usize = 1024;
 
-/// Datagrams of strangers and about unknown connections that the control thread has room for. All
-/// others wait here: to drop them costs a worker less than to pass them on.
+/// Datagrams of unknown peers and about unknown connections that the control thread has room for.
+/// All others wait here: to drop them costs a worker less than to pass them on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadRoom {
-    /// Room for requests of strangers.
+    /// Room for requests of unknown peers.
     pub of_strangers: usize,
     /// Room for datagrams of known peers about unknown connections.
     pub unknown_of_known: usize,
-    /// Room for datagrams of strangers about unknown connections.
+    /// Room for datagrams of unknown peers about unknown connections.
     pub unknown_of_strangers: usize,
 }
 
@@ -266,9 +266,9 @@ impl MadReceiver {
         &self.shared.filters
     }
 
-    /// Takes the datagrams that wait and have room. Peers can send without end, so it takes 1,024 of
-    /// a queue; if others wait then the fd stays readable. Where there was no room it does not: the
-    /// caller calls again when there is some.
+    /// Takes the datagrams that wait and have room. Peers can send without end, so it takes 1,024
+    /// of a queue; if others wait then the fd stays readable. Where there was no room it does not:
+    /// the caller calls again when there is some.
     pub fn drain(&self, room: MadRoom, mut on_mad: impl FnMut(ReceivedMad)) {
         // Before popping, so that none is overlooked. EAGAIN when nothing was announced.
         let _ = self.shared.doorbell.read();

@@ -1,6 +1,6 @@
 //! Threads of the daemon that serve tests. A panic in one ends its process at once, as in the
 //! daemon: a waiting thread, or a thread of the test that runs until it is told to stop, would wait
-//! in vain.
+//! without success.
 
 use std::{
     backtrace::Backtrace,

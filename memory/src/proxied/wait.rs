@@ -70,7 +70,7 @@ pub(super) fn wait(scene: &mut impl Scene, most: Duration) -> Result<Duration, T
     Ok(if waited > FIRST_LOOK_AFTER { waited.min(FIRST_LOOK_AFTER + scene.used()) } else { waited })
 }
 
-/// Time waited in vain.
+/// Time waited without success.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong(pub(super) Duration);
 

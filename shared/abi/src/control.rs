@@ -39,8 +39,8 @@ pub const MESSAGE_BYTES: usize = 256;
 /// Bytes of a body.
 pub const BODY_BYTES: usize = MESSAGE_BYTES - size_of::<Header>();
 
-/// Stands in [`Header::magic`]: "roce", so that a stranger on the socket is told apart from a wrong
-/// version.
+/// Stands in [`Header::magic`]: "roce", so that another program on the socket is told apart from a
+/// wrong version.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"roce");
 
 /// [`Header::op`] of a message that answers nothing: an [`Event`].

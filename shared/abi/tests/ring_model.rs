@@ -1,4 +1,5 @@
-//! Rings against a plain queue, and against a stranger on the other side, in any order of steps.
+//! Rings against a plain queue, and against arbitrary writes of the other side, in any order of
+//! steps.
 #![cfg(not(loom))]
 
 use std::{
@@ -129,7 +130,7 @@ proptest! {
     /// impossible index is an error, and a possible one never yields more than a ring full of
     /// entries.
     #[test]
-    fn a_stranger_on_the_other_side_gets_errors_and_wrong_numbers(
+    fn an_arbitrary_other_side_gets_errors_and_wrong_numbers(
         log_entries in 0u32..5,
         steps in proptest::collection::vec((step(), proptest::option::of(lie())), 1..300),
     ) {

@@ -1,7 +1,7 @@
 //! Text of programs on terminals and in logs.
 //!
 //! On the standard output an error of writing is an error of the program, and a reader that ends
-//! early (`rocectl counters | head`) is none. Text of strangers (a peer, a file) has no effect on a
+//! early (`rocectl counters | head`) is none. Untrusted text (of a peer, a file) has no effect on a
 //! terminal: it is escaped, and shortened.
 
 use std::{
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_strangers_has_no_effect_on_a_terminal() {
+    fn untrusted_text_has_no_effect_on_a_terminal() {
         assert_eq!(escaped("a\u{1b}[2J\r\n\u{9b}\u{202e}\0"), r"a\u{1b}[2J\r\n\u{9b}\u{202e}\0");
         let plain = r#"ü "quoted" 'x' \ 你"#;
         assert_eq!(escaped(plain), plain);

@@ -1,5 +1,5 @@
-//! Datagrams, each answered: a sender that waits in vain for an answer sends again. A datagram that
-//! is lost on the way costs time, never a wrong byte.
+//! Datagrams, each answered: a sender that waits without success for an answer sends again. A
+//! datagram that is lost on the way costs time, never a wrong byte.
 //!
 //! ```text
 //!   asker ── number, pattern ──► answerer     to the queue pair that the test names
@@ -119,11 +119,11 @@ fn source(grh: &[u8]) -> Result<Gid> {
     Ok(gid)
 }
 
-/// Asks, waiting so long for each answer, and says how many tries were in vain.
+/// Asks, waiting so long for each answer, and says how many tries were without success.
 pub(crate) fn ask(peer: Gid, questions: u32, patience: Duration) -> Result<()> {
     let mut post = Post::open(peer)?;
     let them = post.end.meet_for_datagrams()?;
-    let mut in_vain = 0;
+    let mut unanswered = 0;
     for number in 0..questions {
         let asked = question(number);
         let mut tries = 0;
@@ -131,9 +131,9 @@ pub(crate) fn ask(peer: Gid, questions: u32, patience: Duration) -> Result<()> {
             tries += 1;
             ensure!(tries < TRIES, "question {number} is not answered");
         }
-        in_vain += tries;
+        unanswered += tries;
     }
-    say(&format!("in vain {in_vain}"))
+    say(&format!("unanswered {unanswered}"))
 }
 
 /// One question; true when it was answered.

@@ -108,7 +108,7 @@ fn frame(number: u32, own: Ipv4Addr, mac: [u8; 6], to: Target, content: Content)
     let random = scrambled(number);
     // Every second answer is in the name of this host.
     let source =
-        if content == Content::Answers && number.is_multiple_of(2) { own } else { stranger(random, to.address) };
+        if content == Content::Answers && number.is_multiple_of(2) { own } else { unknown_peer(random, to.address) };
     let message = match content {
         Content::Requests | Content::Nothing => request(number, source, to),
         Content::Answers => answer(number, random),
@@ -148,7 +148,7 @@ fn frame(number: u32, own: Ipv4Addr, mac: [u8; 6], to: Target, content: Content)
 }
 
 /// An address of the target's network of 24 bits, or of any other.
-fn stranger(random: u32, target: Ipv4Addr) -> Ipv4Addr {
+fn unknown_peer(random: u32, target: Ipv4Addr) -> Ipv4Addr {
     let [a, b, c, _] = target.octets();
     match random % 2 {
         0 => Ipv4Addr::new(a, b, c, 3 + (random >> 8) as u8 % 250),

@@ -1,5 +1,5 @@
 //! Messages over an unreliable connection: messages that arrive are whole and right, their number
-//! is the network's affair.
+//! depends on the network.
 //!
 //! The sender sends SENDs and WRITEs by turns, each with its number as immediate data, a few at a
 //! time: the receiver gives credit by a message of its own, and where that is lost the sender goes

@@ -106,7 +106,7 @@ const TESTS: &[(&str, Test)] = tests! {
     atomics: a_number_that_all_change_counts_every_change_once;
     states: a_send_queue_drains_and_goes_on;
     srq: many_queue_pairs_take_from_one_receive_queue;
-    windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_lends_and_takes_back;
+    windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_binds_and_invalidates_windows;
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client a_killed_client_with_full_send_queues an_orderly_stop signals_without_a_meaning_stop_nothing;
     interfaces: one_that_returns_is_served_again one_that_is_renamed_is_served_on one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive

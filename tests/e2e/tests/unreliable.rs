@@ -73,32 +73,38 @@ pub(crate) fn lost_datagrams_cost_time_and_nothing_else(settings: &Settings) -> 
     lab.fault(&["--drop", "5%"])?;
     let ends = ("10.10.0.1", "10.10.0.2");
     // One of ten questions is lost, or its answer: of all of --full that is 20 s.
-    ensure!(in_vain(&lab, settings, Host::A, ends, Duration::from_millis(10))? > 0, "nothing was lost");
+    ensure!(unanswered(&lab, settings, Host::A, ends, Duration::from_millis(10))? > 0, "nothing was lost");
     Ok(())
 }
 
 /// Questions from `asker` to host b, which knows it by the first address and is known by the
 /// second: none is asked twice.
 fn all_are_answered(lab: &Lab, settings: &Settings, asker: Host, ends: (&str, &str)) -> Result<()> {
-    let in_vain = in_vain(lab, settings, asker, ends, Duration::from_secs(10))?;
-    ensure!(in_vain == 0, "{in_vain} datagrams were lost");
+    let unanswered = unanswered(lab, settings, asker, ends, Duration::from_secs(10))?;
+    ensure!(unanswered == 0, "{unanswered} datagrams were lost");
     Ok(())
 }
 
 /// As above, but a program that has waited so long asks again; how often that was.
-fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str), patience: Duration) -> Result<u32> {
+fn unanswered(
+    lab: &Lab,
+    settings: &Settings,
+    asker: Host,
+    (from, to): (&str, &str),
+    patience: Duration,
+) -> Result<u32> {
     let rounds = settings.rounds();
     let mut answer = lab.start(Host::B, settings.client, &["answer", from])?;
     let how = [to, &rounds.to_string(), &patience.as_millis().to_string()];
     let mut ask = lab.start(asker, settings.client, &[&["ask"], &how[..]].concat())?;
     introduce(&mut ask, &mut answer)?;
     let line = ask.line(LIMIT)?;
-    let in_vain = line.strip_prefix("in vain ").with_context(|| line.clone())?.parse()?;
+    let unanswered = line.strip_prefix("unanswered ").with_context(|| line.clone())?.parse()?;
     answer.say("enough")?;
     let line = answer.line(SOON)?;
     let answered: u32 = line.strip_prefix("answered ").with_context(|| line.clone())?.parse()?;
     ensure!(answered >= rounds, "{line} of {rounds}");
-    Ok(in_vain)
+    Ok(unanswered)
 }
 
 /// The absent neighbor costs the send that names it, and holds no other send up.

@@ -38,7 +38,7 @@ pub(crate) fn a_bound_window_is_open_and_an_invalidated_one_is_closed(settings: 
 
 /// An unreliable connection lends and takes back as well; a request that comes too late is not
 /// answered.
-pub(crate) fn an_unreliable_connection_lends_and_takes_back(settings: &Settings) -> Result<()> {
+pub(crate) fn an_unreliable_connection_binds_and_invalidates_windows(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let mut lender = lab.start(Host::B, settings.client, &["lend-unreliably"])?;
     let mut borrower = lab.start(Host::A, settings.client, &["borrow-unreliably"])?;

@@ -93,7 +93,7 @@ struct Client {
     shared_ring: Ring,
     /// Completions taken.
     consumed: u32,
-    /// It said that it took others than it did: an overwritten completion is its own affair.
+    /// It said that it took others than it did: an overwritten completion is its own fault.
     lied: bool,
     _events: OwnedFd,
 }

@@ -36,7 +36,7 @@ use std::{
 
 pub use seeds::Seed;
 
-/// Something that reads bytes of strangers.
+/// Something that reads untrusted bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// How scripts, corpus and regressions name it.

@@ -134,7 +134,7 @@ pub(crate) fn power_fails(bench: &mut Bench, scenario: &Scenario, port: u16) -> 
 
     let (held, serving) = if is_server_ours { (None, serving) } else { (Some(held), serve(bench, scenario, port, 1)?) };
     let asked = connect(bench, scenario, port, "ask")?.end(bench)?;
-    // Where the client has failed, the server waits in vain.
+    // Where the client has failed, the server waits without success.
     let served = if asked.code == 0 { serving.end(bench)? } else { Ended::now(-1, serving.printed(bench)?) };
     let held = held.map(|held| held.end(bench)).transpose()?;
     let all_ended_well = [Some(&asked), Some(&served), held.as_ref()].into_iter().flatten().all(|it| it.code == 0);

@@ -11,8 +11,8 @@ pub(crate) struct Told {
     pub(crate) harmed: [u64; 3],
     /// Known deviations.
     pub(crate) quirks: Vec<Quirk>,
-    /// One end waited in vain for an answer that the other, which ended well, no longer repeats: to
-    /// be shown by the captures.
+    /// One end waited without success for an answer that the other, which ended well, no longer
+    /// repeats: to be shown by the captures.
     pub(crate) parting: Option<Parting>,
     /// When the guest's power failed, since the epoch, where queue pair numbers return.
     pub(crate) power_failed_ns: Option<u64>,

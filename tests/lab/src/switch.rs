@@ -126,7 +126,7 @@ mod tests {
     }
 
     impl Bench {
-        /// None without root, said aloud.
+        /// None without root, with a printed reason.
         fn new() -> Option<Self> {
             if !Uid::effective().is_root() {
                 eprintln!("skipped: loading a BPF program needs root");

@@ -18,9 +18,28 @@ const WIDTH: usize = 100;
 /// are as long.
 pub(crate) const SCRIPT_WIDTH: usize = 140;
 
-/// Pronouns for persons: packets and queue pairs are none.
-pub(crate) const PEOPLE: [&str; 11] =
-    ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody", "someone", "anyone", "everyone"];
+/// Words for persons, which packets and queue pairs are not: pronouns, and figures of speech.
+pub(crate) const PEOPLE: [&str; 19] = [
+    "who",
+    "whoever",
+    "whom",
+    "whose",
+    "nobody",
+    "somebody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "affair",
+    "affairs",
+    "aloud",
+    "habit",
+    "habits",
+    "stranger",
+    "strangers",
+    "vain",
+];
 
 /// Words that begin a clause in place of a noun.
 pub(crate) const CLAUSE: [&str; 2] = ["what", "whatever"];

@@ -14,8 +14,8 @@
 //! its old port is silent for [`SILENCE`], and from the new one comes a packet for each
 //! [`RUN_REACH`] PSNs that it is ahead, their PSNs close behind each other.
 //!
-//! A peer that has sent more than [`JUMP_MAX`] packets in vain is taken again when its PSNs come
-//! around.
+//! A peer that has sent more than [`JUMP_MAX`] unaccepted packets is taken again when its PSNs
+//! come around.
 
 use super::life::{Fit, QUARANTINE, SourcePort};
 use crate::{clock::Nanos, reject::DropReason};

@@ -18,10 +18,10 @@
 //! requests for a responder; the READ request is sent again from the lowest missing PSN to the
 //! first response that is present, and the second time to its end, which covers everything missing
 //! of it. Responders drop a repetition that begins lower than an earlier one, and some drop one
-//! that does not end where the request ended: after a few of those in vain, repetitions extend to
-//! the end of the request. A probe detects a lost repetition. A response that is buffered already
-//! does not show the loss: it may belong to the first answer or an earlier repetition, or be a
-//! duplicate made by the network.
+//! that does not end where the request ended: after a few of those without success, repetitions
+//! extend to the end of the request. A probe detects a lost repetition. A response that is buffered
+//! already does not show the loss: it may belong to the first answer or an earlier repetition, or
+//! be a duplicate made by the network.
 
 use super::{
     Context, QpBase,
@@ -32,11 +32,11 @@ use super::{
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::BUFFERED_MAX, psn::Psn};
 
-/// Maximum number of parts of READ requests that are requested in vain: some responders answer a
-/// repetition only if it ends where the request ended.
+/// Maximum number of parts of READ requests that are requested without success: some responders
+/// answer a repetition only if it ends where the request ended.
 const PARTS_TRIED_MAX: u8 = 3;
 
-/// Number of parts requested in vain once one was answered as such: it stays.
+/// Number of parts requested without success once one was answered as such: it stays.
 const PARTS_ANSWERED: u8 = u8::MAX;
 
 /// Maximum number of packets in a row that are sent again alone, each when a NAK names it, before
@@ -50,7 +50,8 @@ pub(crate) struct Selective {
     probe: TailProbe,
     /// The peer was seen to buffer packets behind a loss.
     buffers: bool,
-    /// The cursor went back for a NAK, and the peer may yet show that it buffered packets sent before.
+    /// The cursor went back for a NAK, and the peer may yet show that it buffered packets sent
+    /// before.
     went_back: Option<Rewind>,
     /// Unacknowledged packets before this one were sent more than once. If a NAK names one of them,
     /// its next copy may be on its way already, and acknowledgments show nothing.
@@ -468,8 +469,8 @@ impl Completer {
         }
     }
 
-    /// Handles answers that arrived behind a missing READ response, `buffered` if one is buffered. The
-    /// missing response is requested at `due`, unless it arrives before.
+    /// Handles answers that arrived behind a missing READ response, `buffered` if one is buffered.
+    /// The missing response is requested at `due`, unless it arrives before.
     pub(super) fn on_missing_response<A: App>(
         &mut self,
         due: Nanos,

@@ -136,8 +136,8 @@ impl<'a> Packet<'a> {
 }
 
 /// Takes a frame apart, and checks that all its lengths agree. It looks at nothing that covers the
-/// payload: see [`Packet::check_integrity`]; nor at the partition key, which is the queue pair's
-/// affair.
+/// payload: see [`Packet::check_integrity`]; nor at the partition key, which the
+/// queue pair checks.
 ///
 /// # Errors
 /// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`],

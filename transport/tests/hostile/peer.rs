@@ -120,7 +120,7 @@ impl World {
         if info.service == Service::Ud {
             return;
         }
-        assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
+        assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "an unknown peer is not heard");
         if info.service == Service::Cnp {
             return;
         }

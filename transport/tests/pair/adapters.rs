@@ -227,7 +227,7 @@ fn nothing_that_is_sent_surprises_an_adapter() {
             (0..total).filter(|id| seed % 2 == 0 || id % 4 == 3).map(|id| (id, Status::Success)).collect();
         assert_eq!(done, expected, "seed {seed}, drops {:?}", pair.hosts[0].drops());
         questions += adapter.questions;
-        assert!(!adapter.to_the_end || adapter.parts <= 3, "seed {seed}: {} parts in vain", adapter.parts);
+        assert!(!adapter.to_the_end || adapter.parts <= 3, "seed {seed}: {} parts without an answer", adapter.parts);
         parts += adapter.parts;
     }
     assert!(questions > 0 && parts > 100, "{questions} questions, {parts} parts");

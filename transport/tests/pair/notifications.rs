@@ -1,5 +1,5 @@
-//! Congestion notification packets (CNPs, annex A17.9): marked data causes one an interval, anything
-//! else none; received ones are checked, and harm no connection.
+//! Congestion notification packets (CNPs, annex A17.9): marked data causes one an interval,
+//! anything else none; received ones are checked, and harm no connection.
 
 use roced_transport::{
     ah::AhEntry,
@@ -304,7 +304,7 @@ fn refused_packets_cause_no_notification() {
     let at = frame.len() - 5;
     frame[at] ^= 1;
     assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::BadIcrc));
-    // A stranger.
+    // An unknown peer.
     let path = pair.path_spec(0);
     let stranger = Path::new(&PathSpec {
         source: {
@@ -371,8 +371,8 @@ fn packets_out_of_their_turn_and_without_a_receive_cause_notifications() {
     assert_eq!(notifications(&mut pair, 1), 1);
 }
 
-/// A queue pair in RTR receives, so that its peer is told; one that has failed, was reset or removed
-/// says nothing.
+/// A queue pair in RTR receives, so that its peer is told; one that has failed, was reset or
+/// removed says nothing.
 #[test]
 fn notifications_are_sent_by_queue_pairs_that_receive() {
     let mut pair = Pair::unconnected(Settings::default());
@@ -409,8 +409,8 @@ fn notifications_are_sent_by_queue_pairs_that_receive() {
     assert_eq!(notifications(&mut pair, 1), 0);
 }
 
-/// Data that waits for nothing but its turn is behind it, and a window without room does not hold it
-/// up.
+/// Data that waits for nothing but its turn is behind it, and a window without room does not hold
+/// it up.
 #[test]
 fn notifications_leave_ahead_of_data() {
     let mut pair = Pair::established(Settings { window: 2, ..Settings::default() });
@@ -560,7 +560,7 @@ fn received_notifications_are_checked() {
     frame[last] ^= 1;
     assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::BadIcrc));
     assert_eq!(counted(&pair, 1)[3], 5);
-    // A stranger.
+    // An unknown peer.
     let own = pair.hosts[0].gid;
     pair.hosts[0].gid[15] = 77;
     dropped(&mut pair, &good, DropReason::WrongAddress, 1);

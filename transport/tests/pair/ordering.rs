@@ -118,7 +118,7 @@ fn read_after_write_and_after_send_sees_their_data() {
 }
 
 #[test]
-fn a_later_write_or_send_has_the_last_word() {
+fn a_later_write_or_send_overwrites_earlier_bytes() {
     for earlier in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
         for later in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
             for lost in losses() {

@@ -385,7 +385,7 @@ fn an_unreliable_peer_that_changes_its_port_in_a_burst_of_losses_is_heard_again(
         let mut missed = 0;
         while !give_uc(&mut pair, 1, ahead) {
             (ahead, missed) = (ahead + 1, missed + 1);
-            assert!(missed <= 10_010 + (10_000 + lost) / 250, "{lost} lost, and {missed} in vain");
+            assert!(missed <= 10_010 + (10_000 + lost) / 250, "{lost} lost, and {missed} unsuccessful");
         }
         assert!((1..100).all(|more| give_uc(&mut pair, 1, ahead + more)));
     }

@@ -1,4 +1,4 @@
-//! Probes: lost last packets are found without a timer, and no peer is probed in vain.
+//! Probes: lost last packets are found without a timer, and no peer is probed without success.
 
 use roced_transport::{
     clock::Nanos,

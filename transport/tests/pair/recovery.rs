@@ -187,7 +187,7 @@ fn a_write_with_immediate_waits_for_receive_work_at_its_end() {
 }
 
 #[test]
-fn retries_run_out_as_often_as_was_said() {
+fn retries_end_after_retry_cnt() {
     for retry_cnt in [0, 2, 7] {
         let mut pair = Pair::new(Settings { retry_cnt, ..go_back_n() });
         pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
@@ -200,7 +200,7 @@ fn retries_run_out_as_often_as_was_said() {
 }
 
 #[test]
-fn rnr_retries_run_out_as_often_as_was_said_and_seven_never_do() {
+fn rnr_retries_end_after_rnr_retry_and_seven_is_unlimited() {
     for rnr_retry in [0, 2, 6] {
         let mut pair = Pair::new(Settings { rnr_retry, ..go_back_n() });
         pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));

@@ -222,7 +222,7 @@ fn a_message_is_not_interrupted_by_another() {
 }
 
 #[test]
-fn a_stranger_changes_nothing() {
+fn another_address_changes_nothing() {
     let mut pair = Pair::new(Settings::default());
     let headers = Headers::new(bth(&pair, opcode::RC_SEND_MIDDLE));
     let good = forged(&pair, &headers, &[0; 1024]);

@@ -153,7 +153,7 @@ fn an_early_packet_has_no_effect_before_its_turn() {
 }
 
 #[test]
-fn each_hole_is_complained_of_once_and_the_next_as_soon_as_it_shows() {
+fn each_hole_has_one_nak_and_the_next_hole_its_own_at_once() {
     let mut pair = Pair::established(Settings::default());
     for ahead in [1, 2, 5, 4, 7] {
         assert_eq!(give_write(&mut pair, ahead, 0, &[1]), HELD);
@@ -189,7 +189,7 @@ fn a_nak_that_an_ack_replaces_is_not_counted_as_sent() {
 }
 
 #[test]
-fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
+fn a_hole_that_fills_within_the_reorder_delay_has_no_nak() {
     let mut pair = Pair::established(with_delay(100));
     assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
     pair.now = pair.now + Nanos::from_micros(60);

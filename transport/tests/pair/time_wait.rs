@@ -144,7 +144,7 @@ fn reads_are_not_answered() {
     assert_eq!(answers(&mut pair, &read, 0), SILENCE);
 }
 
-/// A stranger, another partition, another transport service, or a damaged packet.
+/// An unknown peer, another partition, another transport service, or a damaged packet.
 #[test]
 fn only_the_peer_is_answered() {
     let mut pair = removed_before_a_lost_ack(Settings { pkey_index: [1; 2], ..Settings::default() });

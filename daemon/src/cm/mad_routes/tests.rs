@@ -125,7 +125,7 @@ fn answers_that_any_host_can_cause_are_bounded_for_each_peer() {
 
 /// New routes in forged names, without end, keep none from a known peer.
 #[test]
-fn routes_for_strangers_leave_known_peers_theirs() {
+fn routes_for_unknown_peers_leave_known_peers_theirs() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut environment = Environment { workers: &mut workers, network: &mut OneLink::default() };
@@ -151,7 +151,7 @@ fn routes_for_strangers_leave_known_peers_theirs() {
 
 /// The kernel has room for a thousand neighbors that do not answer, of all its programs.
 #[test]
-fn few_neighbors_are_asked_for_strangers_at_a_time() {
+fn few_neighbors_are_asked_for_unknown_peers_at_a_time() {
     let devices = [CmDevice { id: DeviceId(0), worker: WorkerId(0) }];
     let (mut routes, mut workers) = (MadRoutes::default(), CountedSends(0));
     let mut network = OneLink::default();

@@ -1,6 +1,6 @@
-//! Whether it was the ACK of its last message that a side waited for in vain, lost on the way from
-//! a peer that had ended well and could not repeat it (`parting.rs`). Nothing is taken for granted:
-//! by both ports together,
+//! Whether it was the ACK of its last message that a side missed, lost on the
+//! way from a peer that had ended well and could not repeat it (`parting.rs`). Nothing is taken for
+//! granted: by both ports together,
 //!
 //! ```text
 //!   left behind            ports            the other

@@ -8,7 +8,7 @@
 //!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
 //!                 ├─ requests of this side, given the answers       requester
 //!                 └─ answers of this side, given the requests       responder
-//!   both ports ─► answers that a side waited for in vain            last_ack
+//!   both ports ─► missing answers that a side waited for                     last_ack
 //! ```
 
 mod course;

@@ -61,7 +61,7 @@ impl World {
         let other = &self.ends.all[partner];
         let Some(since) = ended(other, end) else { return Ok(()) };
         let until = since.max(opened) + TOLD + slack;
-        // It may have disconnected before, in vain.
+        // It may have disconnected before, without success.
         let since = other.disconnected.unwrap_or(since).min(since);
         let hosts = [of.host, other.host];
         let is_disturbed = self.links.were_cut(hosts[0], hosts[1], since, until)

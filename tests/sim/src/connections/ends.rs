@@ -129,7 +129,7 @@ impl End {
 }
 
 /// A queue pair of a peer, as a host knows it: by host, peer and its address, and number. The
-/// same number at another address of the peer is another one to a connection manager: strangers
+/// same number at another address of the peer is another one to a connection manager: unknown peers
 /// must not name those of others.
 pub(crate) type PeerQueuePair = (usize, usize, bool, u32);
 

@@ -1,4 +1,4 @@
-//! Habits of a seed: hosts, limits, and the likelihood of each thing that programs do.
+//! Properties of a seed: hosts, limits, and the likelihood of each thing that programs do.
 
 use std::{ops::RangeInclusive, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Peers of other makes: one host is an endpoint, the other the plain model with the habits of a
+//! Peers of other makes: one host is an endpoint, the other the plain model with the behavior of a
 //! make. Applications at both ends post work, and everything that they see is compared with their
 //! requests; the transport is compared step by step with the model ([`crate::lockstep`]).
 

@@ -25,7 +25,7 @@ pub(crate) enum Restart {
     OneAfterTimeout,
 }
 
-/// The habits of a make.
+/// The behavior of a make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Make {
     /// Which of [`Make::NAMES`].

@@ -7,7 +7,7 @@
 //!   Memory (memory)         memory that keys open
 //!   Responder               executes requests in PSN order
 //!   Requester               sends work, takes answers, tries again
-//!   Peer                    both, with the habits of a make: a host of the network
+//!   Peer                    both, with the behavior of a make: a host of the network
 //! ```
 //!
 //! PSNs are counted without end (`u64`); the low 24 bits are on the wire.

@@ -103,8 +103,8 @@ impl World {
         self.model.note(checked);
     }
 
-    /// A frame to an end that left comes from a stranger as well, now and then, or is of another
-    /// partition: it has no answer.
+    /// A frame to an end that left comes from an unknown address as well, now and then, or is of
+    /// another partition: it has no answer.
     pub(super) fn pretend(&mut self, to: usize, seen: &Seen<'_>, bytes: &[u8]) {
         if !seen.service.is_reliable() || !seen.is_request() || !self.leaving.random.one_in(4) {
             return;
@@ -138,7 +138,7 @@ impl World {
             demand!(
                 is_refused,
                 "left-after-all",
-                "a frame of a stranger to a queue pair that was removed is {disposition:?}"
+                "a frame of an unknown peer to a queue pair that was removed is {disposition:?}"
             );
             Ok(())
         };

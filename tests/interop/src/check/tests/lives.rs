@@ -135,7 +135,7 @@ fn a_hole_in_the_psns_is_no_new_life_even_where_a_message_begins() {
     for packets in [1, 2] {
         let mut frames = recorded("rc_send_only_ipv4.pcap");
         let lost = FIRST + 1..FIRST + 1 + packets;
-        // Its sender is asked for it in vain.
+        // Its sender is asked for it without success.
         frames.retain(|seen| seen.kind.is_response() || !lost.contains(&seen.psn));
         let mut more = frames[0].clone();
         (more.psn, more.at_ns) = (FIRST + 3, more.at_ns + SECOND_NS);
