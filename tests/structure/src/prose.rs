@@ -11,12 +11,14 @@ use crate::{
     messages::messages,
 };
 
-/// Longest comment line of Rust and C, in columns.
+/// Longest comment line, in columns.
 const WIDTH: usize = 100;
 
-/// Longest comment line of scripts and settings, in columns: comments stand beside commands, which
-/// are as long.
-pub(crate) const SCRIPT_WIDTH: usize = 140;
+/// Longest line with a comment of all, behind code as well.
+pub(crate) const WIDEST: usize = 140;
+
+/// Files with comments up to [`WIDEST`]: the table of options at the head of the lab.
+const WIDER: [&str; 1] = ["scripts/lab"];
 
 /// Words for persons, which packets and queue pairs are not: pronouns, and figures of speech.
 pub(crate) const PEOPLE: [&str; 19] = [
@@ -128,9 +130,9 @@ impl Prose {
     }
 
     /// Counts the comments of a script or of settings, `#`, also behind code. The width counts of
-    /// lines that are comments.
-    pub(crate) fn of_hash_comments(text: &str) -> Self {
-        let mut prose = Self::of_comments(text, SCRIPT_WIDTH, |line| {
+    /// lines that are comments, against `width`.
+    pub(crate) fn of_hash_comments(text: &str, width: usize) -> Self {
+        let mut prose = Self::of_comments(text, width, |line| {
             line.strip_prefix('#')
                 .filter(|comment| !comment.starts_with('!'))
                 .map(|comment| comment.trim_start_matches('#'))
@@ -225,7 +227,7 @@ impl Prose {
         self.long_lines += other.long_lines;
     }
 
-    /// Comment lines over [`WIDTH`] or [`SCRIPT_WIDTH`] columns; 0 for documents.
+    /// Comment lines that are too long, percent; 0 for documents.
     pub(crate) fn long_percent(self) -> f64 {
         100.0 * self.long_lines as f64 / self.comment_lines.max(1) as f64
     }
@@ -311,6 +313,7 @@ pub(crate) fn by_place(workspace: &Path, folders: &[&str]) -> Result<BTreeMap<St
 pub(crate) const ELSEWHERE: &str = "elsewhere";
 
 fn of_source(file: &Path, text: &str) -> Prose {
+    let width = if WIDER.iter().any(|wider| file == Path::new(wider)) { WIDEST } else { WIDTH };
     match extension_of(file) {
         "rs" => {
             let mut prose = Prose::of_rust(text);
@@ -319,12 +322,14 @@ fn of_source(file: &Path, text: &str) -> Prose {
         }
         "c" | "h" => Prose::of_c(text),
         "py" => {
-            let mut prose = Prose::of_hash_comments(text);
+            let mut prose = Prose::of_hash_comments(text, width);
             docstrings(text).for_each(|docstring| prose.add(Prose::of_markdown(docstring)));
             prose
         }
-        _ if HASH_COMMENTS.contains(&extension_of(file)) || file.ends_with("Makefile") => Prose::of_hash_comments(text),
-        _ if text.starts_with("#!") => Prose::of_hash_comments(text),
+        _ if HASH_COMMENTS.contains(&extension_of(file)) || file.ends_with("Makefile") => {
+            Prose::of_hash_comments(text, width)
+        }
+        _ if text.starts_with("#!") => Prose::of_hash_comments(text, width),
         _ => Prose::default(),
     }
 }
@@ -387,7 +392,7 @@ mod tests {
     #[test]
     fn the_first_line_of_a_script_and_its_commands_do_not_count() {
         let text = "#!/bin/sh\n# Someone reads.\n## what\nwho=1 # kept short\n  # last\n";
-        let prose = Prose::of_hash_comments(text);
+        let prose = Prose::of_hash_comments(text, WIDTH);
         assert_eq!((prose.words, prose.people, prose.clauses, prose.comment_lines), (6, 1, 1, 3));
     }
 
@@ -395,15 +400,17 @@ mod tests {
     fn comments_behind_code_of_scripts_and_settings_count() {
         let text = "key = 1  # who reads\nrun \"a # who\" 'b # who' # kept, too.\necho a#who $# # what\n\
                     it's = 2\t# somebody\ntext = \"it's\" # nobody\nsed 's#who#b#' x\n";
-        let prose = Prose::of_hash_comments(text);
+        let prose = Prose::of_hash_comments(text, WIDTH);
         assert_eq!((prose.words, prose.people, prose.clauses, prose.trailing, prose.comment_lines), (7, 3, 1, 1, 0));
     }
 
     #[test]
-    fn scripts_have_longer_lines_than_sources() {
+    fn long_comment_lines_of_every_language_count() {
         let line = |start: &str| format!("{start}{}\n", " word".repeat(24));
-        assert_eq!([Prose::of_rust(&line("//")), Prose::of_c(&line("//"))].map(|prose| prose.long_lines), [1, 1]);
-        assert_eq!(Prose::of_hash_comments(&line("#")).long_lines, 0);
+        let source = of_source(Path::new("a.c"), &line("//"));
+        assert_eq!([Prose::of_rust(&line("//")), source].map(|prose| prose.long_lines), [1, 1]);
+        let script = |file: &str| of_source(Path::new(file), &format!("#!/bin/sh\n{}", line("#"))).long_lines;
+        assert_eq!(["scripts/test", "scripts/lab"].map(script), [1, 0]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! Widths of single lines with comments, behind code as well: none is beyond that of scripts and
-//! settings, of any language.
-//! (Of the lines over the width of its language a place may have a share, see `ceilings.rs`.)
+//! Widths of single lines with comments, behind code as well: none is beyond [`WIDEST`].
+//! (Of the comment lines beyond 100 columns a place may have a share, see `ceilings.rs`.)
 
 use std::{collections::BTreeMap, ffi::OsStr, fs, path::Path};
 
@@ -9,7 +8,7 @@ use anyhow::Result;
 use crate::{
     comments::{comments, lines_of},
     files::files_below,
-    prose::{HASH_COMMENTS, SCRIPT_WIDTH, comment_behind},
+    prose::{HASH_COMMENTS, WIDEST, comment_behind},
 };
 
 /// Comment lines that are too wide, each with its file and number.
@@ -23,7 +22,7 @@ pub(crate) fn too_wide(workspace: &Path) -> Result<Vec<String>> {
         let Ok(text) = String::from_utf8(fs::read(workspace.join(&file))?) else { continue };
         let Some(mark) = mark_of(&file, &text) else { continue };
         for (number, width) in wide_lines(&text, mark) {
-            broken.push(format!("{}:{number}: a comment of {width} columns, {SCRIPT_WIDTH} at most", file.display()));
+            broken.push(format!("{}:{number}: a comment of {width} columns, {WIDEST} at most", file.display()));
         }
     }
     Ok(broken)
@@ -49,7 +48,7 @@ fn wide_lines(text: &str, mark: &str) -> Vec<(usize, usize)> {
     };
     let is_row = |line: &str| line.trim_start_matches(['/', '!', '*', '#', ' ', '\t']).starts_with('|');
     let widths = lines.into_iter().filter(|(_, line)| !is_row(line)).map(|(at, line)| (at, line.chars().count()));
-    widths.filter(|(_, width)| *width > SCRIPT_WIDTH).collect()
+    widths.filter(|(_, width)| *width > WIDEST).collect()
 }
 
 #[cfg(test)]
