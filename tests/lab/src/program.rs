@@ -14,7 +14,7 @@ use libbpf_rs::{
 };
 use nix::net::if_::if_nametoindex;
 
-/// Handle of our filters on a port: the first of each priority, because nothing else is there.
+/// Handle of the lab's filters on a port: the first of each priority, because nothing else is there.
 const HANDLE: u32 = 1;
 
 /// Where on a port a program runs.
