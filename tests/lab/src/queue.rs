@@ -278,7 +278,7 @@ mod tests {
     }
 
     impl Bench {
-        /// None without root, said aloud.
+        /// None without root, with a printed reason.
         fn new(bits_per_s: u64, buffer_bytes: u64, wred: Option<&str>) -> Option<Self> {
             if !Uid::effective().is_root() {
                 eprintln!("skipped: loading a BPF program needs root");
