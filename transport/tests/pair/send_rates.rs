@@ -9,6 +9,7 @@ use roced_transport::{
     },
     qp::ServiceType,
     wire::opcode::{Opcode, Operation},
+    work::SendWork,
 };
 use roced_types::{SendOp, Status};
 
@@ -71,6 +72,18 @@ fn a_responder_in_rtr_slows_down() {
     pair.connect_to_rtr(1);
     let took = transfer(&mut pair, SendOp::Read, 1);
     assert!(took > AT_LINE && handled(&pair, 1) > 0, "{took:?}");
+}
+
+/// Responses go before the NAK that ends the queue pair, and the error state has no timers.
+#[test]
+fn a_limited_responder_that_fails_says_so() {
+    let congestion = [CongestionControl::Off, CongestionControl::Window];
+    let mut pair = Pair::established(Settings { congestion, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, BYTES)], 500_000));
+    pair.hosts[0].post(&SendWork { rkey: 0xdead, ..work(2, SendOp::Write, &[sge(0, 8)], 500_000) });
+    assert!(pair.run(Nanos::from_millis(2000), marks_of(1)), "it ends");
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::RemoteAccess)]);
+    assert!(handled(&pair, 1) > 0);
 }
 
 #[test]

@@ -201,7 +201,8 @@ impl Responder {
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        if cx.base.is_paced(cx.now) {
+        // A failed queue pair has no timers: its last answers do not wait.
+        if cx.base.state != State::Error && cx.base.is_paced(cx.now) {
             return Transmission::Idle;
         }
         let mtu = cx.base.mtu();
