@@ -3,13 +3,14 @@
 use roced_types::QpSizes;
 
 use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
-use crate::{fair::FairOwner, recv_queue::RecvQueue};
+use crate::{congestion::send_rate::SendRate, fair::FairOwner, recv_queue::RecvQueue};
 
 impl Qp {
-    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its queues, and
-    /// the requests that it may keep for replay.
+    /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its rate, its
+    /// queues, and the requests that it may keep for replay.
     pub const fn memory_bytes(sizes: &QpSizes) -> u64 {
         size_of::<Self>() as u64
+            + size_of::<SendRate>() as u64
             + SendQueue::memory_bytes(sizes)
             + RecvQueue::memory_bytes(sizes)
             + ReplayMemory::BYTES_MAX
