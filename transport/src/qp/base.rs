@@ -116,12 +116,9 @@ impl QpBase {
     /// A packet that follows the rate left at `now`, with so many bytes of payload.
     #[inline]
     pub(super) fn on_paced_sent(&mut self, now: Nanos, payload: usize) {
+        let bytes = payload + if self.rate.is_some() { self.overhead() } else { 0 };
         if let Some(rate) = &mut self.rate {
-            let overhead = match &self.path {
-                PathState::Ready(path) => path.overhead_bytes(),
-                PathState::Unreachable | PathState::Resolving => 0,
-            };
-            rate.on_sent(now, payload + overhead);
+            rate.on_sent(now, bytes);
         }
     }
 
@@ -141,7 +138,7 @@ impl QpBase {
 
     /// Something reacts to congestion.
     pub(super) fn reacts(&self) -> bool {
-        self.congestion != CongestionControl::Off && self.rate.is_some() && !self.is_same_device()
+        self.rate.is_some() && !self.is_same_device()
     }
 
     /// When the packet that waits for the rate may leave; [`Nanos::NEVER`] if none waits.

@@ -7,7 +7,12 @@ use roced_transport::{
 };
 use roced_types::SendOp;
 
-use super::{Case, LOSSY, MARKING, OFF, PAYLOAD_SHARE, TEN_GBIT, WINDOW, pauses::LOSSLESS, sharing, star};
+use super::{
+    Case, LOSSY, MARKING, OFF, TEN_GBIT, WINDOW,
+    incast::{drops_after, queue, utilization},
+    pauses::LOSSLESS,
+    sharing, star,
+};
 use crate::{
     bar::{
         BarSpec,
@@ -22,20 +27,8 @@ use crate::{
 const PAPER: HostOptions = HostOptions { congestion: CongestionControl::Dcqcn, ..WINDOW };
 const MLX: HostOptions = HostOptions { dcqcn: DcqcnParameters::mlx(1_250_000_000), ..PAPER };
 
-fn utilization(outcome: &RunOutcome) -> f64 {
-    outcome.gbit_per_s() / (10.0 * PAYLOAD_SHARE)
-}
-
 fn failures() -> BarSpec {
     BarSpec::new("connections that failed", AtMost(0.0), |outcome| outcome.failures() as f64)
-}
-
-fn drops_after(millis: u64) -> impl Fn(&RunOutcome) -> f64 + Sync {
-    move |outcome| outcome.drops_after(Nanos::from_millis(millis)) as f64
-}
-
-fn queue(outcome: &RunOutcome) -> f64 {
-    outcome.queue_p99() as f64
 }
 
 /// Host 0 reads from 16 others, and its own windows follow nothing.
@@ -55,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
             is_quick: true,
             runs: vec![("dcqcn", star(16, TEN_GBIT, PAPER, LOSSY))],
             bars: vec![
-                BarSpec::new("utilization", AtLeast(0.85), utilization),
+                BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)),
                 BarSpec::new("Jain", AtLeast(0.95), RunOutcome::jain),
                 BarSpec::new("smallest to largest share", AtLeast(0.6), RunOutcome::min_to_max),
                 BarSpec::new("queue p99, bytes", AtMost(longest), queue),
@@ -68,7 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "64 senders with DCQCN",
             is_quick: false,
             runs: vec![("dcqcn", star(64, TEN_GBIT, PAPER, LOSSY))],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
         },
         Case {
             name: "dcqcn 2-4-2",
@@ -85,7 +78,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "16 senders with DCQCN, one CNP in ten is lost",
             is_quick: false,
             runs: vec![("dcqcn", RunSpec { cnp_loss: 0.1, ..star(16, TEN_GBIT, PAPER, LOSSY) })],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
         },
         Case {
             name: "dcqcn pauses",
@@ -108,7 +101,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "16 senders with DCQCN, defaults of adapters",
             is_quick: false,
             runs: vec![("dcqcn", star(16, TEN_GBIT, MLX, LOSSY))],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
         },
         Case {
             name: "dcqcn and window",
@@ -120,7 +113,7 @@ pub(super) fn cases() -> Vec<Case> {
                 spec
             })],
             bars: vec![
-                BarSpec::new("utilization", AtLeast(0.95), utilization),
+                BarSpec::new("utilization", AtLeast(0.95), utilization(10.0)),
                 BarSpec::new("share of the window", AtLeast(0.25), |outcome| {
                     (outcome.flow_gbit_per_s(0) + outcome.flow_gbit_per_s(1)) / outcome.gbit_per_s()
                 }),
@@ -133,7 +126,7 @@ pub(super) fn cases() -> Vec<Case> {
             is_quick: true,
             runs: vec![("window", reads(WINDOW)), ("off", reads(OFF))],
             bars: vec![
-                BarSpec::new("utilization", AtLeast(0.7), utilization),
+                BarSpec::new("utilization", AtLeast(0.7), utilization(10.0)),
                 BarSpec::new("drops after 20 ms", AtMost(0.0), drops_after(20)),
                 BarSpec {
                     name: "drops after 20 ms, off",

@@ -21,11 +21,11 @@ use crate::{
 /// which on all frames are marked.
 const QUEUE_BYTES: f64 = 1.5 * MARKING.max_bytes as f64;
 
-fn utilization(gbit_per_s: f64) -> impl Fn(&RunOutcome) -> f64 + Sync {
+pub(super) fn utilization(gbit_per_s: f64) -> impl Fn(&RunOutcome) -> f64 + Sync {
     move |outcome| outcome.gbit_per_s() / (gbit_per_s * PAYLOAD_SHARE)
 }
 
-fn drops_after(millis: u64) -> impl Fn(&RunOutcome) -> f64 + Sync {
+pub(super) fn drops_after(millis: u64) -> impl Fn(&RunOutcome) -> f64 + Sync {
     move |outcome| outcome.drops_after(Nanos::from_millis(millis)) as f64
 }
 
@@ -33,7 +33,7 @@ fn failures(outcome: &RunOutcome) -> f64 {
     outcome.failures() as f64
 }
 
-fn queue(outcome: &RunOutcome) -> f64 {
+pub(super) fn queue(outcome: &RunOutcome) -> f64 {
     outcome.queue_p99() as f64
 }
 
