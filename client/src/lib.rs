@@ -94,6 +94,7 @@ mod batch;
 mod cancellation;
 mod channel;
 pub mod cm;
+mod completion;
 mod connection;
 mod connection_options;
 mod cq;
@@ -129,9 +130,10 @@ pub use batch::SendBatch;
 #[doc(hidden)]
 pub use cancellation::NoCancellation;
 pub use channel::CompletionChannel;
+pub use completion::Completion;
 pub use connection::{Connection, ConnectionRequest, Listener, Route};
 pub use connection_options::ConnectionOptions;
-pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
+pub use cq::{CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 #[doc(hidden)]
 pub use environment::trusted_variable;

@@ -26,7 +26,7 @@ pub use self::{
     sidr::{FindService, ServiceAnswer},
 };
 use crate::{
-    connection::{CmConnection, CmState, ListenerRef, PeerAddress, Repeated},
+    connection::{CmConnection, CmState, PeerAddress, Repeated},
     counters::CmCounters,
     event::CmEvent,
     observer::CmObserver,
@@ -501,16 +501,6 @@ impl ConnectionManager {
         }
     }
 
-    /// A request waits for the program of its listener.
-    fn enter_backlog(&mut self, id: CommId, service_id: ServiceId) {
-        let Some(listener) = self.listeners.get_mut(&service_id) else { return };
-        listener.waiting += 1;
-        let generation = listener.generation;
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.listener = Some(ListenerRef { service_id, generation });
-        }
-    }
-
     /// A connection goes on without its program. Of too many, one of the user with most is
     /// forgotten: programs that come and go take the places of no other user.
     fn keep_orphan(&mut self, id: CommId) {
@@ -622,15 +612,6 @@ impl ConnectionManager {
         }
         if self.by_remote_qpn.get(&(peer, remote_ca, remote_qpn)) == Some(&id) {
             self.by_remote_qpn.remove(&(peer, remote_ca, remote_qpn));
-        }
-    }
-
-    /// A new connection has been seen to: its listener has room for another.
-    fn leave_backlog(&mut self, id: CommId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(ListenerRef { service_id, generation }) = connection.listener.take() else { return };
-        if let Some(listener) = self.listeners.get_mut(&service_id).filter(|it| it.generation == generation) {
-            listener.waiting -= 1;
         }
     }
 }

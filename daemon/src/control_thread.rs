@@ -12,6 +12,7 @@
 //! only, and never without a deadline.
 
 mod answers;
+mod attacher;
 mod attachment;
 mod devices;
 mod management;
@@ -19,6 +20,7 @@ mod network_view;
 mod queue_watch;
 mod reload;
 mod reports;
+mod served_device;
 mod stall_attribution;
 mod start;
 mod stopping;
@@ -57,9 +59,9 @@ use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
 
 use self::{
-    attachment::Attacher,
-    devices::ServedDevice,
+    attacher::Attacher,
     network_view::{NetworkView, gid_prefix},
+    served_device::ServedDevice,
     stall_attribution::StallAttribution,
     start::{Checked, Started},
     watchdog::{Health, Watchdog},

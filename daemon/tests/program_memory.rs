@@ -4,10 +4,10 @@
 
 mod delays;
 mod served;
+mod shared_mapping;
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
-    num::NonZeroUsize,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::fs::{FileExt, PermissionsExt},
@@ -23,7 +23,7 @@ use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
+        mman::{MmapAdvise, ProtFlags, madvise},
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
         stat::fstat,
     },
@@ -35,8 +35,7 @@ use roced_abi::control::{
     MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
 };
 use roced_client::{
-    Access, Device, Error, ExchangeCost, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration,
-    SendRequest, Status,
+    Access, Device, Error, ExchangeCost, MemoryRegion, RecvRequest, Refusal, Reregistration, SendRequest, Status,
 };
 use roced_memory::first_touch;
 use roced_report::MemoryReport;
@@ -45,6 +44,7 @@ use served::{
     DEVICE, How, Raw, Served, is_alone,
     pair::{Pair, pattern},
 };
+use shared_mapping::Mapped;
 
 #[test]
 fn heap_and_stack_are_reached_by_every_operation() {
@@ -280,45 +280,6 @@ fn the_daemon_does_not_write_memory_that_is_read_only_to_its_client() {
     let other = raw.call::<RegMr>(RegMrRequest { memory: writable, ..reg(access::ALL) }).expect("to write").handle;
     assert_eq!(raw.call::<ReregMr>(change(other, rereg::TRANSLATION, 0)), refused);
     raw.call::<ReregMr>(change(other, rereg::TRANSLATION | rereg::ACCESS, access::REMOTE_READ)).expect("to read");
-}
-
-/// Memory that the program maps.
-struct Mapped {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Mapped {
-    fn new(fd: impl AsFd, offset: i64, bytes: usize, protection: ProtFlags) -> Self {
-        let length = NonZeroUsize::new(bytes).expect("some");
-        // SAFETY: a new mapping touches nothing that exists.
-        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, offset) };
-        Self { base: base.expect("it can be mapped").cast(), bytes }
-    }
-
-    fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.bytes);
-        self.base.as_ptr().wrapping_add(offset)
-    }
-
-    /// Registers some of it.
-    fn register(
-        &self,
-        pd: &ProtectionDomain,
-        range: std::ops::Range<usize>,
-        access: Access,
-    ) -> Result<MemoryRegion, Error> {
-        // SAFETY: each test drops its regions before its mappings, and looks at the bytes by the
-        // regions.
-        unsafe { pd.register_at(self.at(range.start), range.len(), self.at(range.start).addr() as u64, access) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, which is unused from here on.
-        unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
-    }
 }
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);

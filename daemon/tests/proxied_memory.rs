@@ -2,6 +2,7 @@
 //! every operation, and no advantage for any client.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
+mod private_mapping;
 mod served;
 
 use std::{
@@ -27,11 +28,12 @@ use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
+        mman::{MapFlags, MmapAdvise, madvise, mmap},
         resource::{Resource, setrlimit},
         socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair},
     },
 };
+use private_mapping::{Private, READ_WRITE};
 use roced::{
     config::{ClientLimits, LimitsConfig, ProxiedChoice, UnsealedChoice},
     worker::worker_memory::WorkerMemory,
@@ -41,8 +43,8 @@ use roced_abi::control::{
     RegMrRequest, origin,
 };
 use roced_client::{
-    Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
-    Reregistration, SendRequest, ServiceType, Status, WindowKind,
+    Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, RecvRequest, Refusal, Reregistration,
+    SendRequest, ServiceType, Status, WindowKind,
 };
 use roced_memory::{
     accounts::ClientAccounts,
@@ -61,60 +63,8 @@ use served::{
     uffd::withhold,
 };
 
-const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
-
 fn all() -> Access {
     Access::ALL
-}
-
-/// A private mapping, of a file unless it says otherwise.
-struct Private {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Private {
-    fn of_file(bytes: usize) -> Self {
-        let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
-        file.write_all(&vec![0x55; bytes]).expect("room");
-        let length = NonZeroUsize::new(bytes).expect("some");
-        // SAFETY: a new mapping touches nothing that exists.
-        let base = unsafe { mmap(None, length, READ_WRITE, MapFlags::MAP_PRIVATE, &file, 0) };
-        Self { base: base.expect("it can be mapped").cast(), bytes }
-    }
-
-    /// Another mapping in its place from `offset` on: of an empty file, so that there is nothing,
-    /// or of no file. (An unmapped range could be taken by any other mapping: the daemon runs in
-    /// this process.)
-    fn replace(&self, offset: usize, there: bool) {
-        let at = NonZeroUsize::new(self.base.as_ptr().addr() + offset);
-        let length = NonZeroUsize::new(self.bytes - offset).expect("some");
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
-        let empty = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
-        // SAFETY: over our own mapping, which only the daemon reaches.
-        let mapped = unsafe {
-            if there {
-                nix::sys::mman::mmap_anonymous(at, length, READ_WRITE, flags)
-            } else {
-                mmap(at, length, READ_WRITE, flags, &empty, 0)
-            }
-        };
-        mapped.expect("it can be mapped");
-    }
-
-    fn register(&self, pd: &ProtectionDomain, access: Access) -> Result<MemoryRegion, Error> {
-        let address = self.base.as_ptr().expose_provenance() as u64;
-        // SAFETY: each test drops its regions before its mappings, or has the daemon alone touch
-        // them.
-        unsafe { pd.register_at(self.base.as_ptr(), self.bytes, address, access) }
-    }
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, which is unused from here on.
-        unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
-    }
 }
 
 fn proxied_bytes(served: &Served) -> u64 {

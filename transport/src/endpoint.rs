@@ -25,14 +25,16 @@ mod schedule;
 mod slots;
 mod srqs;
 mod time_wait;
+mod transmission;
 
 use alloc::{boxed::Box, sync::Arc};
-use core::ops::AddAssign;
 
 use roced_types::{EndpointId, EndpointIds, QpAttributes, Qpn, attribute, state};
 
+pub use self::transmission::{Transmitted, TransmittedOf};
 use self::{
     final_answers::FinalAnswers, resources::Resources, schedule::Schedule, slots::QpSlots, time_wait::TimeWait,
+    transmission::Metered,
 };
 use crate::{
     ah::AhEntry,
@@ -40,7 +42,7 @@ use crate::{
     congestion::{control::CongestionControl, dcqcn::DcqcnParameters, notification::Notifications},
     counters::{QpCounters, QpTotals},
     denied_sources::DeniedSources,
-    io::{Abort, App, Egress, EmitError, FrameMut, Wire},
+    io::{App, Wire},
     management::Management,
     multicast::Groups,
     out_of_order::OutOfOrderPool,
@@ -82,58 +84,6 @@ pub struct EndpointConfig {
     pub recovery: RecoveryConfig,
     /// Partitions of the device.
     pub partitions: Partitions,
-}
-
-/// Result of [`Endpoint::poll_transmit`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transmitted {
-    /// Frames emitted, and other steps of queue pairs that had something to do.
-    pub visits: usize,
-    /// Number of these frames that were acknowledgments only; they may be delayed.
-    pub acks: usize,
-}
-
-impl Transmitted {
-    /// Returns true if at least one frame was emitted and all are acknowledgments.
-    pub const fn is_only_acks(self) -> bool {
-        self.acks > 0 && self.acks == self.visits
-    }
-}
-
-impl AddAssign for Transmitted {
-    fn add_assign(&mut self, more: Self) {
-        self.visits += more.visits;
-        self.acks += more.acks;
-    }
-}
-
-/// Result of [`Endpoint::transmit_of`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransmittedOf {
-    /// Frames emitted, and other steps of the queue pair.
-    pub visits: usize,
-    /// More may be sent: the budget was used up, or the wire has no room.
-    pub is_left: bool,
-}
-
-/// The wire, with the bytes that left by it.
-struct Metered<'a, W> {
-    wire: &'a mut W,
-    bytes: usize,
-}
-
-impl<W: Wire> Wire for Metered<'_, W> {
-    #[inline]
-    fn emit(
-        &mut self,
-        via: Egress,
-        frame_bytes: usize,
-        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
-    ) -> Result<(), EmitError> {
-        let emitted = self.wire.emit(via, frame_bytes, fill);
-        self.bytes += if emitted.is_ok() { frame_bytes } else { 0 };
-        emitted
-    }
 }
 
 /// The transport of one worker on one device.

@@ -6,7 +6,7 @@ use roced_types::{AccountId, Qpn};
 
 use super::{CmError, CmListener, ConnectionManager};
 use crate::{
-    connection::CmState,
+    connection::{CmState, ListenerRef},
     event::CmEvent,
     refused::RefusalCause,
     time,
@@ -205,6 +205,25 @@ impl ConnectionManager {
             }
             CmState::Established => Ok(()),
             state => Err(CmError::State(state)),
+        }
+    }
+
+    /// A request waits for the program of its listener.
+    pub(super) fn enter_backlog(&mut self, id: CommId, service_id: ServiceId) {
+        let Some(listener) = self.listeners.get_mut(&service_id) else { return };
+        listener.waiting += 1;
+        let generation = listener.generation;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.listener = Some(ListenerRef { service_id, generation });
+        }
+    }
+
+    /// A new connection has been seen to: its listener has room for another.
+    pub(super) fn leave_backlog(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(ListenerRef { service_id, generation }) = connection.listener.take() else { return };
+        if let Some(listener) = self.listeners.get_mut(&service_id).filter(|it| it.generation == generation) {
+            listener.waiting -= 1;
         }
     }
 }

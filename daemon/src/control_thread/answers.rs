@@ -16,9 +16,10 @@ use serde::Serialize;
 use super::{
     Daemon,
     attachment::check_mtu,
-    devices::{AttachState, DeviceOrder, ServedDevice},
+    devices::DeviceOrder,
     network_view,
     reports::{self, DeviceCounts, SessionProcess},
+    served_device::{AttachState, ServedDevice},
 };
 use crate::{
     config::Config,

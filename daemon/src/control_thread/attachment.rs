@@ -1,17 +1,10 @@
 //! The part of a device that comes and goes with its network interface: XDP program, NIC queues,
 //! NAPI threads. Attaching loads a program and may wait for a busy queue, so a thread of its own
-//! does it once the daemon serves ([`Attacher`]).
+//! does it once the daemon serves ([`Attacher`](super::attacher::Attacher)).
 
-use std::{
-    collections::BTreeSet,
-    os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, mpsc},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context, bail, ensure};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use anyhow::{Context as _, bail, ensure};
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
 use roced_xdp::{NicQueue, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
@@ -22,14 +15,10 @@ use crate::{
     config::{self, QueueOwner, Queues},
     dcb::{self, DcbState},
     net::Net,
-    sandbox::{Sandbox, ThreadKind},
 };
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_TAG_BYTES: usize = 4;
-
-/// Name of the threads that attach.
-const ATTACH_THREAD: &str = "roced-attach";
 
 /// The wait for a busy queue after another one has stayed busy for the whole time.
 const FURTHER_BUSY_WAIT: Duration = Duration::from_millis(50);
@@ -390,7 +379,7 @@ fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
 
 /// Owners of the queues of an interface that returned. The workers that have an endpoint of the
 /// device are those of the daemon's start, so each of them needs a queue, and no other gets one.
-fn owners_again(owners: Vec<QueueOwner>, workers: &[WorkerId]) -> anyhow::Result<Vec<QueueOwner>> {
+pub(super) fn owners_again(owners: Vec<QueueOwner>, workers: &[WorkerId]) -> anyhow::Result<Vec<QueueOwner>> {
     let again = |owner: QueueOwner| match workers.contains(&WorkerId(owner.worker)) {
         true => owner,
         false => QueueOwner { worker: workers[owner.queue as usize % workers.len()].0, ..owner },
@@ -404,106 +393,6 @@ fn owners_again(owners: Vec<QueueOwner>, workers: &[WorkerId]) -> anyhow::Result
         workers.len()
     );
     Ok(owners)
-}
-
-/// An attempt to attach to the interface of a device.
-#[derive(Debug)]
-pub(super) struct Attempt {
-    pub(super) device: DeviceId,
-    pub(super) config: config::DeviceConfig,
-    /// Of the interface.
-    pub(super) link: LinkProperties,
-    /// The workers that have an endpoint of the device.
-    pub(super) endpoints: Vec<WorkerId>,
-    /// All workers.
-    pub(super) workers: Vec<config::WorkerConfig>,
-    /// Queues that it was served on last; 0 if it was not.
-    pub(super) served_before: usize,
-    /// Queues on which frames arrive, if they are the reason to attach again.
-    pub(super) wanted_queues: u32,
-}
-
-impl Attempt {
-    fn make(&self) -> anyhow::Result<Attached> {
-        check_mtu(&self.config, self.link.mtu_bytes)?;
-        let (workers, endpoints) = (self.workers.len() as u32, self.endpoints.len() as u32);
-        let owners = check_queues(&self.config, &self.link, workers, endpoints.max(self.wanted_queues))?;
-        let owners = owners_again(owners, &self.endpoints)?;
-        let mut attached = attach(&self.config, &self.link, &owners, &self.workers, self.served_before)?;
-        // Where the driver has changed its mind, it is not tried again and again.
-        attached.0.queue_watch.expect(self.wanted_queues);
-        Ok(attached)
-    }
-}
-
-/// Makes attempts in threads of their own, and collects the results. A thread that is older than
-/// the control thread's sandbox starts them: attaching takes more than the control thread may do.
-#[derive(Debug)]
-pub(super) struct Attacher {
-    attempts: mpsc::Sender<Attempt>,
-    results: mpsc::Receiver<(DeviceId, anyhow::Result<Attached>)>,
-    doorbell: Arc<EventFd>,
-}
-
-/// Where an attempt leaves its result.
-#[derive(Clone)]
-struct AttachResults {
-    sender: mpsc::Sender<(DeviceId, anyhow::Result<Attached>)>,
-    doorbell: Arc<EventFd>,
-}
-
-impl AttachResults {
-    fn give(&self, device: DeviceId, result: anyhow::Result<Attached>) {
-        // Without a receiver the daemon stops: the attachment is undone.
-        if self.sender.send((device, result)).is_ok() {
-            let _ = self.doorbell.write(1);
-        }
-    }
-}
-
-/// Starts a thread for each attempt, until the daemon stops.
-fn start_attempts(attempts: &mpsc::Receiver<Attempt>, results: &AttachResults) {
-    while let Ok(attempt) = attempts.recv() {
-        let (device, own) = (attempt.device, results.clone());
-        let make = move || own.give(device, attempt.make());
-        if let Err(error) = thread::Builder::new().name(ATTACH_THREAD.into()).spawn(make) {
-            results.give(device, Err(error).context("no thread to attach the XDP program"));
-        }
-    }
-}
-
-impl Attacher {
-    pub(super) fn start(sandbox: &Sandbox) -> anyhow::Result<Self> {
-        let (sender, results) = mpsc::channel();
-        let (attempts, to_start) = mpsc::channel();
-        let doorbell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-        let (results_of_all, sandbox) = (AttachResults { sender, doorbell: Arc::clone(&doorbell) }, sandbox.clone());
-        let begin = move || {
-            sandbox.enter_or_abort(ThreadKind::Attach);
-            start_attempts(&to_start, &results_of_all);
-        };
-        thread::Builder::new().name(ATTACH_THREAD.into()).spawn(begin).context("no thread to attach XDP programs")?;
-        Ok(Self { attempts, results, doorbell })
-    }
-
-    /// Begins an attempt; at most one for each device at a time.
-    pub(super) fn begin(&self, attempt: Attempt) -> anyhow::Result<()> {
-        self.attempts.send(attempt).map_err(|_| anyhow::anyhow!("the thread that attaches XDP programs has ended"))
-    }
-
-    /// The next result.
-    pub(super) fn next(&self) -> Option<(DeviceId, anyhow::Result<Attached>)> {
-        // EAGAIN when the doorbell was not rung since.
-        let _ = self.doorbell.read();
-        self.results.try_recv().ok()
-    }
-}
-
-impl AsFd for Attacher {
-    /// Readable when there is a result.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
-    }
 }
 
 #[cfg(test)]

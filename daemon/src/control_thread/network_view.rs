@@ -10,7 +10,7 @@ use roced_transport::denied_sources::GidPrefix;
 use roced_types::{DeviceId, gid_of};
 use tracing::warn;
 
-use super::devices::ServedDevice;
+use super::served_device::ServedDevice;
 use crate::{
     config::{EcnChoice, RoceVersions},
     environment::{DevicePort, Network},

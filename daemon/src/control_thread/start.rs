@@ -24,8 +24,8 @@ use tracing::{info, warn};
 
 use super::{
     attachment::{LinkProperties, ServedQueue, attach, check_mtu, check_queues, workers_of},
-    devices::{AttachedDevice, ServedDevice},
     network_view::gid_prefix,
+    served_device::{AttachedDevice, ServedDevice},
 };
 use crate::{
     config::{self, Config, IdleChoice, QueueOwner},

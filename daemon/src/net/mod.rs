@@ -19,6 +19,7 @@ mod gid;
 mod link;
 mod mac_changes;
 mod membership;
+mod mirror;
 mod neighbor;
 mod questions;
 mod route;
@@ -33,9 +34,7 @@ use std::{
 use ipnet::IpNet;
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    address::AddressMessage,
     link::{LinkAttribute, LinkMessage},
-    neighbour::NeighbourMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use roced_types::{DeviceId, is_link_local};
@@ -47,11 +46,10 @@ use self::{
     events::{Heard, KernelEvents},
     follow::{Follow, View},
     follows::Follows,
-    gid::Addresses,
-    link::Interfaces,
     mac_changes::MacChanges,
     membership::Memberships,
-    neighbor::{Neighbor, NeighborNews, Neighbors},
+    mirror::{Concerns, Mirror},
+    neighbor::Neighbor,
     questions::Questions,
     route::Hop,
 };
@@ -598,61 +596,5 @@ impl Net {
             }
         }
         None
-    }
-}
-
-/// State received from netlink so far.
-#[derive(Debug, Default)]
-struct Mirror {
-    links: Interfaces,
-    addresses: Addresses,
-    neighbors: Neighbors,
-}
-
-impl Mirror {
-    /// As everything is now.
-    fn read(requests: &mut Requests) -> io::Result<Self> {
-        let mut mirror = Self::default();
-        for question in [
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
-        ] {
-            for answer in requests.dump(question)? {
-                mirror.take(&answer);
-            }
-        }
-        Ok(mirror)
-    }
-
-    /// Takes one message; says which destinations may be reached otherwise now.
-    fn take(&mut self, message: &RouteNetlinkMessage) -> Concerns {
-        use RouteNetlinkMessage as M;
-        match message {
-            M::NewLink(link) => self.links.set(link),
-            M::DelLink(link) => self.links.remove(link),
-            M::NewAddress(address) => self.addresses.set(address),
-            M::DelAddress(address) => self.addresses.remove(address),
-            M::NewNeighbour(neighbor) => return Concerns::of(self.neighbors.set(neighbor)),
-            M::DelNeighbour(neighbor) => return Concerns::of(self.neighbors.remove(neighbor)),
-            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
-            _ => return Concerns::Nothing,
-        }
-        Concerns::Routes
-    }
-}
-
-/// Destinations that a message of netlink concerns.
-enum Concerns {
-    Nothing,
-    /// Those that are reached by a neighbor.
-    Neighbor(NeighborNews),
-    /// All.
-    Routes,
-}
-
-impl Concerns {
-    fn of(news: Option<NeighborNews>) -> Self {
-        news.map_or(Self::Nothing, Self::Neighbor)
     }
 }

@@ -5,7 +5,7 @@ use std::{mem, os::fd::AsFd};
 use nix::errno::Errno;
 use roced_memory::{
     backing::Backing,
-    queues::{QpRings, SrqRing, WorkerSession},
+    queues::{CqRing, CqRingPlace, QpRings, SrqRing, WorkerSession},
 };
 use roced_transport::{
     endpoint::Endpoint,
@@ -14,7 +14,7 @@ use roced_transport::{
     reject::Reject,
     srq::Srq,
 };
-use roced_types::{DeviceId, QpAttributes, Qpn, SessionId, Srqn};
+use roced_types::{Cqn, DeviceId, QpAttributes, Qpn, SessionId, Srqn};
 
 use super::{
     command::{Answer, Command, CommandRefused, QueuesSet, SetQueues},
@@ -42,56 +42,40 @@ fn done_or_refused(result: Result<(), Reject>) -> Answer {
 impl<N: Nic> Worker<N> {
     /// Executes one command of the control thread completely.
     pub fn carry_out(&mut self, command: Command) -> Answer {
-        let no_room = |command| Answer::Refused(CommandRefused::NoRoom, Some(command));
         let missing = || refuse(CommandRefused::NoSuchObject);
         match command {
             Command::AttachSession(session) => self.attach_session(session),
             Command::DetachSession(session) => self.detach_session(session),
-            Command::AddCqRing(cqn, cq_ring) => self
-                .worker_memory
-                .add_cq_ring(cqn, cq_ring)
-                .map_or_else(|cq_ring| no_room(Command::AddCqRing(cqn, cq_ring)), |()| Answer::Done),
-            Command::ChangeRing(cqn, ring) => match self.worker_memory.change_ring(cqn, ring) {
-                Ok(before) => Answer::Ring(before),
-                Err(ring) => Answer::Refused(CommandRefused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
-            },
+            Command::AddCqRing(cqn, cq_ring) => self.add_cq_ring(cqn, cq_ring),
+            Command::ChangeRing(cqn, ring) => self.change_ring(cqn, ring),
             Command::DropCqRing(cqn) => {
                 self.worker_memory.remove_cq_ring(cqn).map_or_else(missing, Answer::MappedCqRing)
             }
             Command::SetMr(device, mr, memory) => self.set_mr(device, mr, memory),
-            Command::SetMw(device, window) => match self.endpoint_of(device) {
-                Some(endpoint) => done_or_refused(endpoint.set_mr(window).map(|_| ())),
-                None => missing(),
-            },
+            Command::SetMw(device, window) => {
+                self.at_endpoint(device, |endpoint| done_or_refused(endpoint.set_mr(window).map(|_| ())))
+            }
             Command::DropMr(device, key) => self.drop_mr(device, key),
-            Command::AddAh(device, number, handle) => match self.endpoint_of(device) {
-                Some(endpoint) => done_or_refused(endpoint.insert_ah(number, handle)),
-                None => missing(),
-            },
+            Command::AddAh(device, number, handle) => {
+                self.at_endpoint(device, |endpoint| done_or_refused(endpoint.insert_ah(number, handle)))
+            }
             Command::SetAhPath { device, number, path, mtu_bytes } => {
                 let endpoint = self.endpoint_of(device);
                 let there = endpoint.is_some_and(|endpoint| endpoint.set_ah_path(number, path, mtu_bytes));
                 if there { Answer::Done } else { missing() }
             }
             Command::DropAh(device, number) => self.drop_ah(device, number),
-            Command::SetOwnAddresses(device, addresses) => match self.endpoint_of(device) {
-                Some(endpoint) => {
-                    endpoint.set_own_addresses(addresses);
-                    Answer::Done
-                }
-                None => missing(),
-            },
-            Command::SetDeniedSources(device, denied) => match self.endpoint_of(device) {
-                Some(endpoint) => {
-                    endpoint.set_denied_sources(denied);
-                    Answer::Done
-                }
-                None => missing(),
-            },
-            Command::Attach { device, qpn, group } => match self.endpoint_of(device) {
-                Some(endpoint) => done_or_refused(endpoint.attach(qpn, group)),
-                None => missing(),
-            },
+            Command::SetOwnAddresses(device, addresses) => self.at_endpoint(device, |endpoint| {
+                endpoint.set_own_addresses(addresses);
+                Answer::Done
+            }),
+            Command::SetDeniedSources(device, denied) => self.at_endpoint(device, |endpoint| {
+                endpoint.set_denied_sources(denied);
+                Answer::Done
+            }),
+            Command::Attach { device, qpn, group } => {
+                self.at_endpoint(device, |endpoint| done_or_refused(endpoint.attach(qpn, group)))
+            }
             Command::Detach { device, qpn, group } => {
                 let there = self.endpoint_of(device).is_some_and(|endpoint| endpoint.detach(qpn, group));
                 if there { Answer::Done } else { missing() }
@@ -105,18 +89,12 @@ impl<N: Nic> Worker<N> {
                 self.modify_qp(qpn, mask, attributes, path, replay)
             }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
-            Command::SetPath(qpn, path) => match self.slot_of_qpn(qpn) {
-                Some(endpoint_slot) => {
-                    done_or_refused(self.worker_endpoints[endpoint_slot].endpoint.set_path(qpn, path))
-                }
-                None => missing(),
-            },
+            Command::SetPath(qpn, path) => self.set_path(qpn, path),
             Command::QueryQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Attributes(qp.attributes())),
             Command::CountersOfQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Counters(*qp.counters())),
-            Command::FailQps(device, from) => match self.endpoint_of(device) {
-                Some(endpoint) => Answer::NextSlot(endpoint.fail_qps(from, SLOTS_FAILED)),
-                None => missing(),
-            },
+            Command::FailQps(device, from) => {
+                self.at_endpoint(device, |endpoint| Answer::NextSlot(endpoint.fail_qps(from, SLOTS_FAILED)))
+            }
             Command::SendPosted(qpn) => self.send_posted_of(qpn),
             Command::DropQp(qpn) => self.drop_qp(qpn),
             Command::EndSession(session) => self.end_session(session),
@@ -187,6 +165,20 @@ impl<N: Nic> Worker<N> {
         self.sleeper.remove_session(session.wake.as_fd()).expect("it was added when the session was attached");
     }
 
+    fn add_cq_ring(&mut self, cqn: Cqn, cq_ring: CqRing) -> Answer {
+        match self.worker_memory.add_cq_ring(cqn, cq_ring) {
+            Ok(()) => Answer::Done,
+            Err(cq_ring) => Answer::Refused(CommandRefused::NoRoom, Some(Command::AddCqRing(cqn, cq_ring))),
+        }
+    }
+
+    fn change_ring(&mut self, cqn: Cqn, ring: CqRingPlace) -> Answer {
+        match self.worker_memory.change_ring(cqn, ring) {
+            Ok(before) => Answer::Ring(before),
+            Err(ring) => Answer::Refused(CommandRefused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
+        }
+    }
+
     fn set_mr(&mut self, device: DeviceId, mr: Mr, memory: Backing) -> Answer {
         let give_back = |why, memory| Answer::Refused(why, Some(Command::SetMr(device, mr, memory)));
         if self.endpoint_of(device).is_none() {
@@ -214,6 +206,11 @@ impl<N: Nic> Worker<N> {
             // A window holds nothing: its region does.
             Scope::Window | Scope::WindowOf(_) => None,
         })
+    }
+
+    fn set_path(&mut self, qpn: Qpn, path: PathState) -> Answer {
+        let Some(endpoint_slot) = self.slot_of_qpn(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        done_or_refused(self.worker_endpoints[endpoint_slot].endpoint.set_path(qpn, path))
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
@@ -336,6 +333,11 @@ impl<N: Nic> Worker<N> {
             }
             _ => refuse(CommandRefused::NoSuchObject),
         }
+    }
+
+    /// The answer of the device's endpoint, if this worker has one.
+    fn at_endpoint(&mut self, device: DeviceId, execute: impl FnOnce(&mut Endpoint) -> Answer) -> Answer {
+        self.endpoint_of(device).map_or_else(|| refuse(CommandRefused::NoSuchObject), execute)
     }
 
     fn endpoint_of(&mut self, device: DeviceId) -> Option<&mut Endpoint> {

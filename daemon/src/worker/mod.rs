@@ -36,6 +36,7 @@ pub mod received_mads;
 mod route;
 pub mod sent_mads;
 pub mod table;
+mod tell;
 pub mod tx_dispatch;
 pub mod wake;
 pub mod worker_memory;

@@ -42,7 +42,7 @@ use roced_transport::{
     io::{FrameOrigin, Segments},
     wire::frame::{dest_qpn, destination},
 };
-use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
+use roced_types::{EndpointId, Qpn, SessionId, WorkerId};
 
 use super::{
     catch_up::CatchUp,
@@ -84,9 +84,6 @@ pub(super) const FRAMES_OUT: usize = 128;
 /// Management datagrams of the control thread taken per poll iteration. A guess: a few times as
 /// many as an endpoint sends in one.
 const MADS_OUT: usize = 16;
-/// Events of queue pairs told to the control thread per poll iteration.
-const EVENTS: usize = 64;
-
 /// The longest sleep: the heartbeat for the watchdog counts at least that often.
 const SLEEP_MAX: Nanos = Nanos::from_millis(500);
 /// The longest sleep with frames to send and no room: nothing wakes a worker when room comes.
@@ -176,9 +173,9 @@ pub struct Worker<N> {
     catch_up: CatchUp,
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
-    fault: Option<WorkerEvent>,
+    pub(super) fault: Option<WorkerEvent>,
     /// A change of keys, as above.
-    key_change: Option<WorkerEvent>,
+    pub(super) key_change: Option<WorkerEvent>,
 }
 
 /// Reads CLOCK_MONOTONIC.
@@ -542,76 +539,6 @@ impl<N: Nic> Worker<N> {
 
     fn kick(&mut self) {
         self.worker_endpoints.iter_mut().flat_map(|worker_endpoint| &mut worker_endpoint.queues).for_each(Nic::flush);
-    }
-
-    fn tell_events(&mut self) -> usize {
-        let mut told = 0;
-        if let Some(fault) = self.fault
-            && self.events.push(fault)
-        {
-            self.fault = None;
-            told += 1;
-        }
-        told += self.tell_key_changes() + self.tell_stalls();
-        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
-            while told < EVENTS && !self.events.is_full() {
-                let Some(event) = worker_endpoint.endpoint.poll_event() else { break };
-                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, event.qpn);
-                let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
-                // Another worker may take the last place meanwhile; an event of a queue pair then
-                // is lost, its completions are not.
-                let object_event = WorkerEvent::Object { session, handle: event.subject.number(), kind: event.kind };
-                told += usize::from(self.events.push(object_event));
-            }
-        }
-        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
-            while told < EVENTS && !self.events.is_full() {
-                let Some(failure) = worker_endpoint.endpoint.poll_failure() else { break };
-                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, failure.qpn);
-                let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
-                told += usize::from(self.events.push(WorkerEvent::Failed { session, failure }));
-            }
-        }
-        for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
-            while told < EVENTS && !self.events.is_full() {
-                let Some(srqn) = worker_endpoint.endpoint.poll_srq_limit() else { break };
-                let Some(session) = self.qp_table.session_of_srq(first_srq + srqn.index()) else { continue };
-                let object_event = WorkerEvent::Object { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
-                told += usize::from(self.events.push(object_event));
-            }
-        }
-        self.events.announce();
-        told
-    }
-
-    fn tell_stalls(&mut self) -> usize {
-        // Without room they are found again if they go on.
-        let pushed = |(sessions, time)| self.events.push(WorkerEvent::Stalled { sessions, time });
-        std::iter::from_fn(access_log::take_stall).map(pushed).count()
-    }
-
-    /// A queue pair waits for each of them: none is lost.
-    fn tell_key_changes(&mut self) -> usize {
-        for told in 0..EVENTS {
-            let Some(waiting) = self.key_change.take().or_else(|| self.next_key_change()) else { return told };
-            if !self.events.push(waiting) {
-                self.key_change = Some(waiting);
-                return told;
-            }
-        }
-        EVENTS
-    }
-
-    fn next_key_change(&mut self) -> Option<WorkerEvent> {
-        for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
-            while let Some(change) = worker_endpoint.endpoint.poll_key_change() {
-                let entry = entry_of(*first_entry, &worker_endpoint.endpoint, change.qpn);
-                if let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) {
-                    return Some(WorkerEvent::Key { session, change });
-                }
-            }
-        }
-        None
     }
 
     fn sleep(&mut self) {

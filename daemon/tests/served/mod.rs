@@ -3,13 +3,14 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
+mod network;
 pub(crate) mod other_user;
 pub(crate) mod pair;
 pub(crate) mod uffd;
 
 use std::{
     collections::BTreeMap,
-    io::{self, IoSlice},
+    io::IoSlice,
     net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
@@ -40,8 +41,8 @@ use roced::{
     client_socket::listener::ClientListener,
     clients::Clients,
     config::{AccessRule, LimitsConfig},
-    environment::{DevicePort, Environment, Network, WorkerAccess},
-    net::{Asker, FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
+    environment::{DevicePort, Environment, WorkerAccess},
+    net::{FollowId, GidTableEntry, NetworkChange, NextHop, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::Endpoints,
@@ -70,6 +71,8 @@ use roced_transport::{
 };
 use roced_types::{DeviceId, WorkerId};
 use zerocopy::{FromBytes, IntoBytes};
+
+use self::network::FakeNetwork;
 
 /// Partition keys of the only device.
 const PKEYS: [Pkey; 2] = [Pkey::DEFAULT, Pkey(0x8001)];
@@ -177,78 +180,6 @@ impl Told {
             commands: None,
             sent_at_end: None,
         }
-    }
-}
-
-struct FakeNetwork {
-    told: Arc<Mutex<Told>>,
-    last: u64,
-}
-
-impl Network for FakeNetwork {
-    fn port(&self, _: DeviceId) -> DevicePort {
-        self.told.lock().expect("no test panics here").port
-    }
-
-    fn gid(&self, _: DeviceId, index: u32) -> Option<GidTableEntry> {
-        self.told.lock().expect("no test panics here").gids.get(index as usize).copied().flatten()
-    }
-
-    fn has_address(&self, address: IpAddr) -> bool {
-        (0..3).any(|index| self.gid(DeviceId(0), index).is_some_and(|gid| gid.address == address))
-    }
-
-    fn source_for(&mut self, destination: IpAddr, _: u32) -> Option<IpAddr> {
-        let mut gids = (0..3).filter_map(|index| self.gid(DeviceId(0), index));
-        gids.find(|gid| gid.address.is_ipv4() == destination.is_ipv4()).map(|gid| gid.address)
-    }
-
-    fn follow(
-        &mut self,
-        device: DeviceId,
-        source: GidTableEntry,
-        to: IpAddr,
-        _: Asker,
-    ) -> Result<(FollowId, NextHop), NoRoute> {
-        let mut told = self.told.lock().expect("no test panics here");
-        let local = !told.hide_local && told.gids.iter().flatten().any(|gid| gid.address == to);
-        let next = if local { Some(NextHop::Local(device)) } else { told.elsewhere };
-        let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
-        let known = told.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
-        let id = known.unwrap_or_else(|| {
-            self.last += 1;
-            FollowId::new(self.last)
-        });
-        told.followed.entry(id).or_insert((to, 0)).1 += 1;
-        Ok((id, next))
-    }
-
-    fn must_ask(&mut self, _: DeviceId, _: GidTableEntry, _: IpAddr) -> bool {
-        self.told.lock().expect("no test panics here").elsewhere == Some(NextHop::Resolving)
-    }
-
-    fn unfollow(&mut self, id: FollowId, _: Asker) {
-        let mut told = self.told.lock().expect("no test panics here");
-        let followers = &mut told.followed.get_mut(&id).expect("it is followed").1;
-        *followers -= 1;
-        if *followers == 0 {
-            told.followed.remove(&id);
-        }
-    }
-
-    fn join(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) -> io::Result<()> {
-        let mut told = self.told.lock().expect("no test panics here");
-        if told.joins_nothing {
-            return Err(nix::errno::Errno::ENOBUFS.into());
-        }
-        told.joined.push(group);
-        Ok(())
-    }
-
-    fn leave(&mut self, _: DeviceId, _: Option<u16>, group: IpAddr) {
-        let mut told = self.told.lock().expect("no test panics here");
-        let at = told.joined.iter().position(|joined| *joined == group).expect("it was joined");
-        told.joined.swap_remove(at);
     }
 }
 

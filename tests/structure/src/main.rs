@@ -6,11 +6,11 @@
 //! steps that name symbols which these files define, lists that stand in two places, tables of
 //! attacks and clauses with tests that run, no source file without a `mod` line, no test that
 //! nothing runs, no operating system in crates without `std`, no construct that hides something
-//! from these rules, American spelling, widths of comments, sizes of folders, no seeds of proptest
-//! without their source file, scripts and workflows of the gates as they are, no settings that turn
-//! checks off, a row of docs/counters.md for each counter, no script with a trap for its end and
-//! none for signals, and names that exist: metrics in rules and queries, settings in blocks of
-//! documents, options of programs and scripts.
+//! from these rules, American spelling, widths of comments, sizes of folders, files and functions,
+//! no seeds of proptest without their source file, scripts and workflows of the gates as they are,
+//! no settings that turn checks off, a row of docs/counters.md for each counter, no script with a
+//! trap for its end and none for signals, and names that exist: metrics in rules and queries,
+//! settings in blocks of documents, options of programs and scripts.
 //! `scripts/check` runs `roced-structure`; it prints its figures on every run, so that a change
 //! shows its effect.
 
@@ -48,6 +48,7 @@ mod script_options;
 mod script_signals;
 mod seeds;
 mod settings;
+mod sizes;
 mod source;
 mod spelling;
 mod taken;
@@ -130,6 +131,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let compiled = Compiled::read(&sources, &members)?;
     broken.extend(compiled.faults(&sources));
     broken.extend(folder_sizes::too_large(&sources, &members));
+    broken.extend(sizes::too_large(&sources, &members)?);
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);

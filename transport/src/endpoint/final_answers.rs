@@ -7,7 +7,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Endpoint, Transmitted};
+use super::{Endpoint, transmission::Transmitted};
 use crate::{
     counters::QpCount,
     io::{EmitError, Wire},

@@ -1,6 +1,6 @@
 //! Queue pair 1 of an endpoint, beside its queue pairs.
 
-use super::{Endpoint, Transmitted};
+use super::{Endpoint, transmission::Transmitted};
 use crate::{
     counters::QpCount,
     io::Wire,

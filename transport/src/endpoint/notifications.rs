@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use super::{Endpoint, Transmitted, frames::Destination};
+use super::{Endpoint, frames::Destination, transmission::Transmitted};
 use crate::{
     clock::Nanos,
     congestion::{

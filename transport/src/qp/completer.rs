@@ -5,10 +5,12 @@
 //! 9.7.5.1.4). The completer requests a lost response once; after that only the timer requests it
 //! again. `selective.rs` keeps retransmissions few and early.
 
+mod answer;
 mod retries;
 
 use roced_types::{SendOp, Status};
 
+use self::answer::{asks_to_stop, check_response, is_ack, is_plain_ack, is_sequence_nak, stays_valid};
 use super::{
     Context, QpBase,
     deferred::{DeferredAnswer, PeerAnswer},
@@ -577,67 +579,4 @@ impl Completer {
         self.retries_left = base.attributes.retry_cnt;
         self.rnr_retries_left = base.attributes.rnr_retry;
     }
-}
-
-/// Checks that a response has the length that its position requires, and `ends_as_asked`. Its
-/// beginning is not checked: a request that was repeated from its middle begins anew there.
-#[inline]
-fn check_response(
-    packet: &Packet<'_>,
-    entry: &SendEntry,
-    at: u32,
-    ends_as_asked: bool,
-    mtu: usize,
-) -> Result<(), Status> {
-    let expected = (entry.length() - u64::from(at) * mtu as u64).min(mtu as u64);
-    if packet.payload_len() as u64 == expected && ends_as_asked && is_ack(packet) {
-        Ok(())
-    } else {
-        Err(Status::BadResponse)
-    }
-}
-
-/// True for an answer with content that stays valid while it is buffered, or for one that belongs
-/// to the first waiting READ. Responses of later READs become stale, because the first READ is
-/// executed again. The walk ends at the packet, which is in flight, so it is no longer than the
-/// window.
-fn stays_valid(packet: &Packet<'_>, queue: &SendQueue) -> bool {
-    if packet.payload_len() == 0 {
-        return true;
-    }
-    let mut position = queue.head();
-    while position != queue.tail() {
-        let entry = queue.entry(position);
-        if packet.bth.psn.distance_from(entry.end_psn()) < 0 {
-            return entry.is_read();
-        }
-        if entry.is_read() {
-            return false;
-        }
-        position = position.wrapping_add(1);
-    }
-    false
-}
-
-/// The answer ends the connection, has it wait, or means nothing: it is a NAK, but none that asks
-/// for a packet.
-fn asks_to_stop(packet: &Packet<'_>) -> bool {
-    packet.aeth.is_some_and(|aeth| match aeth.syndrome {
-        Syndrome::Nak(code) => code != NakCode::PsnSequence,
-        Syndrome::Ack { .. } => false,
-        Syndrome::Rnr { .. } | Syndrome::Reserved(_) => true,
-    })
-}
-
-fn is_sequence_nak(packet: &Packet<'_>) -> bool {
-    packet.info.operation == Operation::Ack
-        && packet.aeth.is_some_and(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
-}
-
-fn is_plain_ack(packet: &Packet<'_>) -> bool {
-    packet.info.operation == Operation::Ack && is_ack(packet)
-}
-
-fn is_ack(packet: &Packet<'_>) -> bool {
-    packet.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
 }

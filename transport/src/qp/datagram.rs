@@ -11,7 +11,8 @@
 use roced_types::{CompletionOp, PRIVILEGED_QKEY, SendOp, Status};
 
 use super::{
-    Context, PathState, QpBase, Received, State, Transmission,
+    Context, PathState, QpBase, State, Transmission,
+    base::Received,
     scatter::SgeCursor,
     segment::{Part, emit_part},
 };

@@ -19,6 +19,7 @@ mod credits;
 mod datagram;
 mod deferred;
 mod events;
+mod flush;
 mod key_change;
 mod life;
 mod likelihood;
@@ -47,10 +48,10 @@ mod unreliable;
 
 use alloc::{boxed::Box, sync::Arc};
 
-use roced_types::{AccountId, EndpointIds, QpAttributes, Qpn, SessionId, Status, attribute, event};
+use roced_types::{AccountId, EndpointIds, QpAttributes, Qpn, SessionId, attribute, event};
 
 use self::{
-    base::{QpBase, Received},
+    base::QpBase,
     context::Context,
     events::QpEvents,
     key_change::{KeyChanges, Waiter},
@@ -121,10 +122,6 @@ pub struct Qp {
     /// Number of multicast groups that it is attached to.
     pub(crate) attachments: u32,
 }
-
-/// Completions flushed in one step, of which a visit has as many as frames: about as much work as a
-/// frame, so that a poll iteration of flushes takes no longer than one of frames.
-const FLUSH_BURST: u32 = 8;
 
 impl Qp {
     /// Creates a queue pair in state RESET.
@@ -609,35 +606,6 @@ impl Qp {
         let (peer, peer_qpn) = (self.base.attributes.dgid, self.base.dest_qpn());
         let losses = LossCounts::of(self.counters());
         Some(QpFailure { qpn: self.qpn(), peer, peer_qpn, cause, losses })
-    }
-
-    fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
-        let (_, mut cx) = self.split(endpoint);
-        for _ in 0..FLUSH_BURST {
-            if let Some(entry) = cx.send_queue.pop() {
-                cx.complete_send(&entry, Status::WorkRequestFlushed);
-            } else if let Some(wr_id) = cx.recv_queue.pop() {
-                cx.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed));
-            } else {
-                cx.base.tell_last_wqe();
-                return Transmission::Idle;
-            }
-        }
-        Transmission::Progress
-    }
-
-    fn flush_sends<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
-        let (_, mut cx) = self.split(endpoint);
-        for _ in 0..FLUSH_BURST {
-            // A completion without room has failed the queue pair: the receives are flushed as
-            // well.
-            if cx.base.state != State::SendQueueError {
-                return Transmission::Progress;
-            }
-            let Some(entry) = cx.send_queue.pop() else { return Transmission::Idle };
-            cx.complete_send(&entry, Status::WorkRequestFlushed);
-        }
-        Transmission::Progress
     }
 
     /// The roles, and the context in which they are called.

@@ -9,9 +9,11 @@
 //! in flight never exceed the window either: nothing else limits a responder.
 
 mod packets;
+mod sent;
 
 use roced_types::{SendOp, Status};
 
+pub(crate) use self::sent::{AckRequest, Reason, SentAgain, SentRequest};
 use super::{
     Context, QpBase, State, Transmission,
     atomic::ATOMIC_BYTES,
@@ -87,54 +89,6 @@ pub(crate) struct Requester {
     /// are congested independently.
     requests: CongestionWindow,
     responses: CongestionWindow,
-}
-
-/// Reason to send the oldest packet again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The packet is missing.
-    Missing,
-    /// Its answer is late.
-    Probe,
-    /// The answer to the packet before it did not cover it.
-    Presumed,
-}
-
-/// A packet that was sent.
-pub(crate) struct SentRequest {
-    pub(crate) psn: Psn,
-    /// Number of its PSNs.
-    pub(crate) packets: u32,
-    /// Sent for the first time.
-    pub(crate) is_new: bool,
-    /// A READ, or an operation with one answer.
-    pub(crate) wants_answer: bool,
-    /// Not the first packet of its work request.
-    pub(crate) continues: bool,
-    pub(crate) asks: AckRequest,
-}
-
-/// The oldest request, or a part of it, sent again.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SentAgain {
-    /// Number of its PSNs.
-    pub(crate) packets: u32,
-    /// A READ, or an operation with one answer.
-    pub(crate) wants_answer: bool,
-    pub(crate) reason: Reason,
-    /// Part of a READ that ends before both the READ and its original request.
-    pub(crate) is_part: bool,
-}
-
-/// ACK request of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AckRequest {
-    /// The packet asks.
-    Now,
-    /// The packet ends an unsignaled message and leaves asking to a later one.
-    Later,
-    /// A later packet of the same message asks.
-    Not,
 }
 
 /// A time in units of 1.024 us, modulo 2^32: four bytes of a queue pair in place of eight.

@@ -23,6 +23,10 @@
 //! already does not show the loss: it may belong to the first answer or an earlier repetition, or
 //! be a duplicate made by the network.
 
+mod read_parts;
+#[cfg(test)]
+mod tests;
+
 use super::{
     Context, QpBase,
     completer::Completer,
@@ -597,36 +601,6 @@ impl Completer {
         self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest)
     }
 
-    /// End of the part of the oldest READ to request: responses that are present are not requested
-    /// again. If more of the same request is missing, the second time requests all of it, because
-    /// otherwise each gap would take a round trip.
-    fn end_of_part(&mut self, base: &QpBase, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
-        let end = self.selective.gap_end.take().filter(|_| self.selective.may_ask_for_parts())?;
-        let entry = queue.entry(queue.head());
-        if !entry.is_read() {
-            return None;
-        }
-        let chunk = requester.read_chunk(base.attributes.max_rd_atomic);
-        let begins = self.place(queue).1 / chunk * chunk;
-        let request = entry.first_psn.plus(begins);
-        let behind = entry.first_psn.plus((begins + chunk).min(entry.packets));
-        let is_first = self.selective.part_of.replace(request) != Some(request);
-        (is_first && end.distance_from(behind) < 0).then_some(end)
-    }
-
-    /// Moves the cursor back to the end of the oldest READ or atomic operation, if it is farther.
-    fn go_back_behind_oldest(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester) {
-        let position = queue.head();
-        let entry = queue.entry(position);
-        if requester.cursor().distance_from(entry.end_psn()) > 0 {
-            let chunk = if entry.is_read() { requester.read_chunk(base.attributes.max_rd_atomic) } else { 1 };
-            let requests = entry.packets.div_ceil(chunk) - self.place(queue).1 / chunk;
-            requester.rewind(position.wrapping_add(1), 0, entry.end_psn());
-            requester.on_begun(requests);
-        }
-        self.on_gone_back();
-    }
-
     /// The oldest unacknowledged request has an answer of its own.
     pub(super) fn awaits_answer(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).wants_answer()
@@ -640,54 +614,5 @@ impl Completer {
     /// The oldest unacknowledged packet is in the middle of a READ.
     fn is_inside_read(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 > 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OLD: Psn = Psn::new(0x00ff_fffe);
-
-    /// Sets one field to refer to [`OLD`].
-    type Set = fn(&mut Selective);
-
-    const SETS: [Set; 11] = [
-        |it| it.again = Some(SingleRepair { psn: OLD, at: Nanos(0), frontier: OLD, is_answered: false }),
-        |it| it.missed = Some(AnswerRepair { end: OLD, frontier: OLD, named: false, told: false }),
-        |it| it.repeated = Some((OLD, OLD)),
-        |it| it.gap_due = Nanos(1),
-        |it| it.gap_end = Some(OLD),
-        |it| it.parts_end = Some(OLD),
-        |it| it.acknowledged = Some(OLD),
-        |it| it.dropped = Some((OLD, OLD)),
-        |it| it.asked_for_dropped = Some(OLD),
-        |it| it.solicited = Some((OLD, Nanos(0))),
-        |it| it.note_again(OLD),
-    ];
-
-    /// Each field alone makes progress examine the repair.
-    #[test]
-    fn progress_ends_the_repair_of_packets_before_it() {
-        for (number, set) in SETS.iter().enumerate() {
-            let mut state = Selective::new(OLD);
-            assert!(!state.is_repairing());
-            set(&mut state);
-            assert!(state.is_repairing(), "field {number}");
-            state.advance_repair(OLD.plus(3), &mut Requester::new(1), Nanos(0));
-            assert!(!state.is_repairing(), "field {number}");
-        }
-    }
-
-    /// The cursor went back, and an answer beyond it shows that the peer kept the packets.
-    #[test]
-    fn progress_beyond_the_cursor_ends_a_rewind() {
-        let mut state = Selective::new(OLD);
-        state.went_back = Some(Rewind { at: Nanos(0), psn: OLD, end: OLD.plus(3), late: None });
-        assert!(state.is_repairing());
-        let mut requester = Requester::new(1);
-        requester.begin(OLD, 0);
-        state.advance_repair(OLD.plus(3), &mut requester, Nanos(0));
-        assert!(state.buffers && !state.is_repairing());
     }
 }

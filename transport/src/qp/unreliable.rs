@@ -13,7 +13,8 @@
 use roced_types::{CompletionOp, SendOp, Status, access};
 
 use super::{
-    Context, QpBase, Received, State, Transmission,
+    Context, QpBase, State, Transmission,
+    base::Received,
     key_change::{KeyRequest, Waiter},
     likelihood::Likelihood,
     scatter::SgeCursor,

@@ -9,7 +9,8 @@ use roced_transport::{
     qp::ServiceType,
     reject::{Disposition, DropReason},
     wire::{
-        Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode,
+        Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, OpcodeInfo, Operation, Position, Reth,
+        Service, opcode,
     },
 };
 use roced_types::Qpn;
@@ -26,13 +27,7 @@ impl World {
         let info = opcode.info().expect("known");
         let near = if is_request { self.tap.answered.get(&peer) } else { self.tap.requested.get(&peer) };
         let near = near.copied().unwrap_or_default();
-        let psn = match self.random.below(if polite { 40 } else { 10 }) {
-            0 => Psn::new(self.random.next() as u32),
-            1 => near.plus(self.random.below(20) as u32),
-            2..5 => near.minus(self.random.below(20) as u32),
-            _ if is_request => near,
-            _ => near.minus(1 + self.random.below(4) as u32),
-        };
+        let psn = self.psn(near, is_request, polite);
         let payload = match (info.payload, info.position) {
             (false, _) => 0,
             _ if polite && info.operation == Operation::AtomicWrite => 8,
@@ -56,18 +51,7 @@ impl World {
         let alignment = if self.random.once_in(20) { 0 } else { 7 };
         let va = if info.operation == Operation::AtomicWrite { va & !alignment } else { va };
         let reth = Reth { va, rkey: MrKey((mr as u32) << 8 | 1), length };
-        let aeth = Aeth::from_bytes(&[
-            if self.random.once_in(8) {
-                self.random.of(&[
-                    0x20, 0x21, 0x21, 0x21, 0x3f, 0x60, 0x60, 0x60, 0x60, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7f, 0xff,
-                ])
-            } else {
-                0x1f
-            },
-            0,
-            0,
-            9,
-        ]);
+        let aeth = self.aeth();
         let to_group = info.has_deth && self.random.once_in(4);
         let dest_qpn = match self.random.below(50) {
             0 => qpn(7),
@@ -136,14 +120,38 @@ impl World {
         } else if is_request && disposition == Disposition::Accepted {
             let packets = if info.operation == Operation::ReadRequest { length.div_ceil(mtu as u32).max(1) } else { 1 };
             self.tap.answered.insert(peer, psn.plus(packets));
-            let left = match self.message[index as usize] {
-                Some((_, left)) => left.saturating_sub(payload),
-                None => (length as usize).saturating_sub(payload),
-            };
-            self.message[index as usize] = Some((info.operation, left))
-                .filter(|_| info.payload && matches!(info.position, Position::First | Position::Middle));
+            self.continue_message(index, info, payload, length);
         }
         assert_ne!(disposition, Disposition::Dropped(DropReason::BadIcrc), "all have a right ICRC");
+    }
+
+    /// A PSN near the next one of the peer, or an arbitrary one.
+    fn psn(&mut self, near: Psn, is_request: bool, polite: bool) -> Psn {
+        match self.random.below(if polite { 40 } else { 10 }) {
+            0 => Psn::new(self.random.next() as u32),
+            1 => near.plus(self.random.below(20) as u32),
+            2..5 => near.minus(self.random.below(20) as u32),
+            _ if is_request => near,
+            _ => near.minus(1 + self.random.below(4) as u32),
+        }
+    }
+
+    /// An ACK, or sometimes one of the NAKs and reserved syndromes.
+    fn aeth(&mut self) -> Aeth {
+        let syndromes =
+            [0x20, 0x21, 0x21, 0x21, 0x3f, 0x60, 0x60, 0x60, 0x60, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7f, 0xff];
+        let syndrome = if self.random.once_in(8) { self.random.of(&syndromes) } else { 0x1f };
+        Aeth::from_bytes(&[syndrome, 0, 0, 9])
+    }
+
+    /// The state of the peer's message behind an accepted packet of it.
+    fn continue_message(&mut self, index: u32, info: &OpcodeInfo, payload: usize, length: u32) {
+        let left = match self.message[index as usize] {
+            Some((_, left)) => left.saturating_sub(payload),
+            None => (length as usize).saturating_sub(payload),
+        };
+        self.message[index as usize] = Some((info.operation, left))
+            .filter(|_| info.payload && matches!(info.position, Position::First | Position::Middle));
     }
 
     /// A packet that fits the peer's state, if it is polite.

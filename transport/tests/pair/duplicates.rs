@@ -17,7 +17,8 @@ use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::{
     host::{KEY, Pair, Settings, VA, bth, forged, sge, work},
-    keys::{WINDOW, lend},
+    keys::WINDOW,
+    keys_during_reads::lend,
     selective::warm,
 };
 

@@ -68,29 +68,19 @@ fn with_jitter(senders: usize) -> RunSpec {
 }
 
 pub(super) fn cases() -> Vec<Case> {
+    [numbers_of_senders(), reads_of_one(), without_notifications(), rates(), late_workers()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// From 16 to 256 senders, with and without congestion control.
+fn numbers_of_senders() -> Vec<Case> {
     let mut sixteen = bars(10.0, 0.97, 0.98);
     // A sender may have the smallest window for some of the 150 ms.
     sixteen.push(BarSpec::new("smallest to largest share", AtLeast(0.6), RunOutcome::min_to_max));
     sixteen.push(BarSpec::new("drops after 1 ms", AtMost(0.0), drops_after(1)));
     let second = RunSpec { end: Nanos::from_millis(1050), ..star(64, TEN_GBIT, WINDOW, LOSSY) };
-    // A round trip is 300 us on average, 375 KB. DCTCP needs marks to begin at a seventh of it or
-    // more: with marks from 40 KB two senders leave some of the link.
-    let late = RunSpec {
-        switch: SwitchConfig {
-            marking: Some(MarkingCurve { min_bytes: 80_000, max_bytes: 320_000, ..MARKING }),
-            ..LOSSY
-        },
-        ..with_jitter(2)
-    };
-    let mut two_late = bars(10.0, 0.8, 0.98);
-    two_late.push(BarSpec {
-        name: "utilization, marks from 80 KB",
-        goal: AtLeast(0.85),
-        value: Box::new(|outcomes| utilization(10.0)(&outcomes[1])),
-    });
-    let unmarked = SwitchConfig { marking: None, ..LOSSY };
-    let at_25 =
-        SwitchConfig { marking: Some(MarkingCurve { min_bytes: 100_000, max_bytes: 400_000, ..MARKING }), ..LOSSY };
     vec![
         Case {
             name: "incast 16",
@@ -148,21 +138,32 @@ pub(super) fn cases() -> Vec<Case> {
                 BarSpec::new("connections that failed", AtMost(0.0), failures),
             ],
         },
-        Case {
-            name: "READ incast",
-            text: "one requester reads from 16 responders that react to nothing",
-            is_quick: true,
-            runs: vec![("window", reads(WINDOW, OFF))],
-            // A READ request asks for a chunk of eight packets at least, so that 16 of them are
-            // 537 KB: the queue cannot be as short as that of WRITEs, and gaps cost throughput.
-            bars: vec![
-                BarSpec::new("utilization", AtLeast(0.65), utilization(10.0)),
-                BarSpec::new("Jain", AtLeast(0.9), RunOutcome::jain),
-                BarSpec::new("queue p99, bytes", AtMost(850_000.0), queue),
-                BarSpec::new("drops after 20 ms", AtMost(0.0), drops_after(20)),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
-            ],
-        },
+    ]
+}
+
+/// Responses of READs arrive at their only requester.
+fn reads_of_one() -> Vec<Case> {
+    vec![Case {
+        name: "READ incast",
+        text: "one requester reads from 16 responders that react to nothing",
+        is_quick: true,
+        runs: vec![("window", reads(WINDOW, OFF))],
+        // A READ request asks for a chunk of eight packets at least, so that 16 of them are
+        // 537 KB: the queue cannot be as short as that of WRITEs, and gaps cost throughput.
+        bars: vec![
+            BarSpec::new("utilization", AtLeast(0.65), utilization(10.0)),
+            BarSpec::new("Jain", AtLeast(0.9), RunOutcome::jain),
+            BarSpec::new("queue p99, bytes", AtMost(850_000.0), queue),
+            BarSpec::new("drops after 20 ms", AtMost(0.0), drops_after(20)),
+            BarSpec::new("connections that failed", AtMost(0.0), failures),
+        ],
+    }]
+}
+
+/// Notifications are lost, or the switch marks nothing.
+fn without_notifications() -> Vec<Case> {
+    let unmarked = SwitchConfig { marking: None, ..LOSSY };
+    vec![
         Case {
             name: "CNP loss 10 %",
             text: "16 senders, one CNP in ten is lost",
@@ -211,6 +212,14 @@ pub(super) fn cases() -> Vec<Case> {
                 BarSpec::new("connections that failed", AtMost(0.0), failures),
             ],
         },
+    ]
+}
+
+/// Links slower and faster than 10 Gbit/s.
+fn rates() -> Vec<Case> {
+    let at_25 =
+        SwitchConfig { marking: Some(MarkingCurve { min_bytes: 100_000, max_bytes: 400_000, ..MARKING }), ..LOSSY };
+    vec![
         Case {
             name: "incast 16 1 Gbit/s",
             text: "16 senders to one receiver, 1 Gbit/s",
@@ -229,6 +238,27 @@ pub(super) fn cases() -> Vec<Case> {
                 BarSpec::new("queue p99, bytes", AtMost(600_000.0), queue),
             ],
         },
+    ]
+}
+
+/// Workers wake up late.
+fn late_workers() -> Vec<Case> {
+    // A round trip is 300 us on average, 375 KB. DCTCP needs marks to begin at a seventh of it or
+    // more: with marks from 40 KB two senders leave some of the link.
+    let late = RunSpec {
+        switch: SwitchConfig {
+            marking: Some(MarkingCurve { min_bytes: 80_000, max_bytes: 320_000, ..MARKING }),
+            ..LOSSY
+        },
+        ..with_jitter(2)
+    };
+    let mut two_late = bars(10.0, 0.8, 0.98);
+    two_late.push(BarSpec {
+        name: "utilization, marks from 80 KB",
+        goal: AtLeast(0.85),
+        value: Box::new(|outcomes| utilization(10.0)(&outcomes[1])),
+    });
+    vec![
         Case {
             name: "jitter 2 senders",
             text: "workers wake up as much as 200 us late",

@@ -1,0 +1,48 @@
+//! Flush of work requests in the error states.
+
+use roced_types::Status;
+
+use crate::{
+    io::App,
+    qp::{
+        Qp,
+        base::Received,
+        context::{EndpointContext, Transmission},
+        state::State,
+    },
+};
+
+/// Completions flushed in one step, of which a visit has as many as frames: about as much work as a
+/// frame, so that a poll iteration of flushes takes no longer than one of frames.
+const FLUSH_BURST: u32 = 8;
+
+impl Qp {
+    pub(super) fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
+        let (_, mut cx) = self.split(endpoint);
+        for _ in 0..FLUSH_BURST {
+            if let Some(entry) = cx.send_queue.pop() {
+                cx.complete_send(&entry, Status::WorkRequestFlushed);
+            } else if let Some(wr_id) = cx.recv_queue.pop() {
+                cx.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed));
+            } else {
+                cx.base.tell_last_wqe();
+                return Transmission::Idle;
+            }
+        }
+        Transmission::Progress
+    }
+
+    pub(super) fn flush_sends<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
+        let (_, mut cx) = self.split(endpoint);
+        for _ in 0..FLUSH_BURST {
+            // A completion without room has failed the queue pair: the receives are flushed as
+            // well.
+            if cx.base.state != State::SendQueueError {
+                return Transmission::Progress;
+            }
+            let Some(entry) = cx.send_queue.pop() else { return Transmission::Idle };
+            cx.complete_send(&entry, Status::WorkRequestFlushed);
+        }
+        Transmission::Progress
+    }
+}
