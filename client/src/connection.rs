@@ -43,18 +43,85 @@ const RESOLVE_TIMEOUT_MS: u32 = 5_000;
 const BACKLOG: u32 = 1024;
 
 /// The route to a listener: its device on this host is known.
+///
+/// A route makes one connection; [`Self::connect`] consumes it. After [`Error::NotConnected`] the
+/// queue pair has its former state and receives, and may be connected by another route.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use roced_client::{ConnectionOptions, Device, Error, Route};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let route = Route::to("10.10.0.2:18603".parse()?, Duration::from_secs(5))?;
+/// let device = Device::open(&route.device()?)?;
+/// let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
+/// let qp = pd.queue_pair(&cq, &cq).create()?;
+/// match route.connect(&qp, &ConnectionOptions::default()) {
+///     Ok(connection) => println!("connected to {}", connection.peer()?),
+///     // No listener, a refusal, or no answer: another peer may do.
+///     Err(error @ Error::NotConnected { .. }) => println!("{error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Route {
     identifier: OwnIdentifier,
 }
 
-/// A listener of connections.
+/// A listener of connections. Dropping it frees the port; connections that it made stay.
+///
+/// At most 1024 requests wait for [`Self::next`]; further ones are refused. Any thread may take
+/// requests at any time.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use roced_client::{ConnectionRequest, Listener};
+///
+/// # fn serve(_: ConnectionRequest) {}
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // All addresses of the host, and a free port.
+/// let listener = Listener::bind("[::]:0".parse()?)?;
+/// println!("listening at port {}", listener.address()?.port());
+/// while let Some(request) = listener.next(Duration::from_secs(60))? {
+///     std::thread::spawn(move || serve(request));
+/// }
+/// println!("no request for a minute");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     identifier: OwnIdentifier,
 }
 
 /// A peer's request for a connection. Dropping it refuses.
+///
+/// ```no_run
+/// use roced_client::{Access, ConnectionOptions, ConnectionRequest, Device, RecvRequest};
+/// # use roced_client::Connection;
+///
+/// # fn answer(
+/// #     request: ConnectionRequest,
+/// #     device: &Device,
+/// # ) -> roced_client::Result<Option<Connection>> {
+/// // A version of the program's own protocol, in the peer's private data.
+/// if request.private_data().first() != Some(&2) {
+///     request.reject(b"version 2 is necessary")?;
+///     return Ok(None);
+/// }
+/// let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
+/// let (qp, memory) = (pd.queue_pair(&cq, &cq).create()?, pd.allocate(4096, Access::LOCAL_WRITE)?);
+/// // The peer may send as soon as it is connected: the receive is posted before.
+/// qp.to_init(Access::NONE)?;
+/// qp.post_recv(&RecvRequest::new(&[memory.sge(..)]))?;
+/// let connection = request.accept(&qp, &ConnectionOptions::default())?;
+/// # Ok(Some(connection))
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ConnectionRequest {
     identifier: OwnIdentifier,
@@ -62,6 +129,31 @@ pub struct ConnectionRequest {
 }
 
 /// One end of a connection. Dropping it disconnects; the queue pair stays with the program.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use roced_client::{Completion, CompletionQueue, Connection, QueuePair, SendRequest};
+///
+/// # fn finish(
+/// #     connection: Connection,
+/// #     qp: QueuePair,
+/// #     cq: CompletionQueue,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// println!("{} is connected to {}", connection.local()?, connection.peer()?);
+/// qp.post_send(&SendRequest::send_inline(b"the last message").signaled())?;
+/// // Disconnecting does not wait for work, so that the program waits for its completion before.
+/// let mut done = [Completion::EMPTY];
+/// if cq.wait(&mut done, Duration::from_secs(5))? == 1 {
+///     done[0].ok()?;
+/// }
+/// connection.disconnect()?;
+/// if !connection.wait_for_end(Duration::from_secs(5))? {
+///     println!("the peer does not confirm the end");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     identifier: OwnIdentifier,
@@ -76,11 +168,15 @@ struct OwnIdentifier {
 }
 
 impl Route {
-    /// Finds the route to `peer`, within `timeout`.
+    /// Finds the route to `peer` in two steps, the addresses and the path, each within `timeout`. A
+    /// neighbor has at most 5 s to answer, even if `timeout` is longer.
     ///
     /// # Errors
-    /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer; the
-    /// daemon is gone.
+    /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer;
+    /// those of [`Device::list`](crate::Device::list); the daemon is gone.
+    ///
+    /// # Panics
+    /// With a timeout beyond the range of [`Instant`], such as [`Duration::MAX`].
     pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
         let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
         let OwnIdentifier { channel, id } = &identifier;
@@ -104,8 +200,12 @@ impl Route {
     /// [`QueuePair::to_init`].
     ///
     /// # Errors
-    /// [`Error::NotConnected`]: the peer refused, or does not answer; private data that is too
-    /// long; the daemon is gone.
+    /// [`Error::NotConnected`]: the peer refused, or does not answer within the timeout of
+    /// `options`; private data that is too long; those of [`QueuePair::modify`]; the daemon is
+    /// gone.
+    ///
+    /// # Panics
+    /// As [`Self::to`].
     pub fn connect(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier } = self;
         identifier.channel.connect(identifier.id, options.parameters(qp), options.private_data)?;
@@ -141,6 +241,9 @@ impl Listener {
     ///
     /// # Errors
     /// The daemon is gone.
+    ///
+    /// # Panics
+    /// As [`Route::to`].
     pub fn next(&self, timeout: Duration) -> Result<Option<ConnectionRequest>> {
         let deadline = Instant::now() + timeout;
         let OwnIdentifier { channel, .. } = &self.identifier;
@@ -184,6 +287,9 @@ impl ConnectionRequest {
     ///
     /// # Errors
     /// As [`Route::connect`].
+    ///
+    /// # Panics
+    /// As [`Route::to`].
     pub fn accept(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier, private_data } = self;
         identifier.record()?.connect_qp(qp, options)?;
@@ -228,6 +334,9 @@ impl Connection {
     ///
     /// # Errors
     /// The daemon is gone.
+    ///
+    /// # Panics
+    /// As [`Route::to`].
     pub fn wait_for_end(&self, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
         while let Some(TakenCmEvent { event, .. }) = next_event(&self.identifier.channel, deadline)? {
