@@ -87,6 +87,11 @@ pub struct EndpointConfig {
 }
 
 /// The transport of one worker on one device.
+///
+/// One thread calls it; no call waits or reads a clock. `now` is in [`Nanos`] of one monotonic
+/// clock, and never decreases. A `budget` is a number of frames or timers. Calls about a queue pair
+/// that it does not have return [`Reject::NoSuchQp`], `None` or a room of 0. The
+/// [front page](crate) has the order of calls, an iteration of a worker, and a complete program.
 #[derive(Debug)]
 pub struct Endpoint {
     id: EndpointId,

@@ -19,9 +19,84 @@ pub const SEGMENTS_MAX: usize = 4;
 pub type Segments<'a> = [&'a [u8]];
 
 /// Client memory and completion queues.
+///
+/// Every method returns without waiting and is called by the thread of the endpoint. A [`MemSpan`]
+/// was checked: its memory object, its offset and its length, in bytes, are inside a registered
+/// region. An error fails a work request, a request of the peer or a queue pair.
+///
+/// ```
+/// use roced_transport::{
+///     io::{
+///         App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault,
+///         WorkCompletion,
+///     },
+///     mr::{MemSpan, Mr, MrKey, MrTable, Right, Scope},
+/// };
+/// use roced_types::{Cqn, MemoryObjectId, Pdn, access};
+///
+/// /// One memory object, absent once its process has ended, and a completion queue of 16 entries.
+/// struct Client {
+///     memory: Option<Vec<u8>>,
+///     completions: Vec<WorkCompletion>,
+/// }
+///
+/// impl Client {
+///     fn bytes(&mut self, span: MemSpan<'_>) -> Result<&mut [u8], MemoryFault> {
+///         let memory = self.memory.as_mut().ok_or(MemoryFault)?;
+///         Ok(&mut memory[span.offset() as usize..][..span.len()])
+///     }
+/// }
+///
+/// impl App for Client {
+///     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
+///         // No other thread reads this memory, so that no fence is necessary.
+///         self.bytes(to).map(|memory| memory.copy_from_slice(bytes))
+///     }
+///     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
+///         let memory = self.memory.as_mut().ok_or(PlaceFault::Target)?;
+///         let start = from.offset() as usize;
+///         memory.copy_within(start..start + from.len(), to.offset() as usize);
+///         Ok(())
+///     }
+///     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
+///         self.bytes(from).map(|memory| into.copy_from_slice(memory))
+///     }
+///     fn atomic(&mut self, at: MemSpan<'_>, by: AtomicOperation) -> Result<u64, MemoryFault> {
+///         let memory = self.bytes(at)?;
+///         let before = u64::from_ne_bytes((&*memory).try_into().expect("eight bytes"));
+///         memory.copy_from_slice(&by.after(before).to_ne_bytes());
+///         Ok(before)
+///     }
+///     fn complete(&mut self, _: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
+///         if self.completions.len() == 16 {
+///             return Err(CqOverrun);
+///         }
+///         self.completions.push(*completion);
+///         Ok(())
+///     }
+/// }
+///
+/// // The transport makes spans by a check of its table of memory regions.
+/// let (key, pd, access) = (MrKey(0x1234_5601), Pdn(1), access::LOCAL_WRITE);
+/// let (object, scope) = (MemoryObjectId(1), Scope::Region);
+/// let mut mrs = MrTable::new(1);
+/// mrs.insert(Mr { key, pd, access, va: 0, length: 64, object, offset: 0, scope })?;
+/// let span = mrs.check(pd, key, Right::LocalWrite, 8, 8).expect("inside the region");
+///
+/// let mut client = Client { memory: Some(vec![0; 64]), completions: Vec::new() };
+/// assert_eq!(client.write(span, &5_u64.to_ne_bytes()), Ok(()));
+/// assert_eq!(client.atomic(span, AtomicOperation::FetchAdd { add: 2 }), Ok(5));
+/// let mut value = [0; 8];
+/// assert_eq!(client.read(span, &mut value), Ok(()));
+/// assert_eq!(u64::from_ne_bytes(value), 7);
+/// // The process has ended.
+/// client.memory = None;
+/// assert_eq!(client.write(span, &value), Err(MemoryFault));
+/// # Ok::<(), roced_transport::reject::Reject>(())
+/// ```
 pub trait App {
     /// Copies `bytes` to client memory, in ascending order, the last eight after a release fence:
-    /// programs poll the last byte.
+    /// programs poll the last byte. The span is as long as `bytes`.
     ///
     /// # Errors
     /// [`MemoryFault`] if the memory is gone.
@@ -198,9 +273,50 @@ pub enum EmitError {
 pub struct Abort;
 
 /// Transmission of frames.
+///
+/// Methods return without waiting and are called by the thread of the endpoint. A wire keeps frames
+/// in their order, at least those of one queue pair, and may lose them.
+///
+/// ```
+/// use roced_transport::io::{Abort, Egress, EmitError, FrameMut, Wire};
+///
+/// /// A queue of frames with room for `room`.
+/// struct Ring {
+///     frames: Vec<Vec<u8>>,
+///     room: usize,
+/// }
+///
+/// impl Wire for Ring {
+///     fn emit(
+///         &mut self,
+///         _: Egress,
+///         frame_bytes: usize,
+///         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+///     ) -> Result<(), EmitError> {
+///         if self.frames.len() == self.room {
+///             return Err(EmitError::Full);
+///         }
+///         let mut frame = vec![0; frame_bytes];
+///         fill(&mut FrameMut::single(&mut frame)).map_err(|Abort| EmitError::Aborted)?;
+///         self.frames.push(frame);
+///         Ok(())
+///     }
+/// }
+///
+/// let mut wire = Ring { frames: Vec::new(), room: 1 };
+/// let nic = Egress::Nic { flow: 0 };
+/// let four_bytes = |frame: &mut FrameMut<'_>| {
+///     frame.put(&[1, 2, 3, 4]);
+///     Ok(())
+/// };
+/// assert_eq!(wire.emit(nic, 4, |_| Err(Abort)), Err(EmitError::Aborted));
+/// assert_eq!(wire.emit(nic, 4, four_bytes), Ok(()));
+/// assert_eq!(wire.emit(nic, 4, four_bytes), Err(EmitError::Full));
+/// assert_eq!(wire.frames, [[1, 2, 3, 4]]);
+/// ```
 pub trait Wire {
-    /// Passes `frame_bytes` of frame memory to `fill` and sends the filled frame. Frames leave in
-    /// the order of the calls.
+    /// Passes `frame_bytes` of frame memory to `fill` and sends the filled frame: Ethernet header
+    /// to ICRC, without the Ethernet FCS. Frames leave in the order of the calls.
     ///
     /// # Errors
     /// [`EmitError::Full`] before `fill` is called, [`EmitError::Aborted`] if `fill` aborts.

@@ -37,6 +37,96 @@
 //! | `poll_srq_limit` | for limit events of shared receive queues |
 //! | `poll_key_change` | for LOCAL_INV, BIND_MW and SEND with invalidate: change the key wherever it is known, then call `finish_key_change` |
 //!
+//! # One iteration
+//!
+//! A worker polls. It may sleep when nothing is to be sent, until the next timer.
+//!
+//! ```
+//! use roced_transport::{
+//!     clock::Nanos,
+//!     endpoint::Endpoint,
+//!     io::{App, Wire},
+//!     reject::DropReason,
+//! };
+//! # use roced_transport::{
+//! #     endpoint::EndpointConfig,
+//! #     io::{
+//! #         Abort, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut,
+//! #         MemoryFault, PlaceFault, WorkCompletion,
+//! #     },
+//! #     mr::MemSpan,
+//! #     partition::Partitions,
+//! #     recovery::RecoveryConfig,
+//! # };
+//! # use roced_types::{Cqn, EndpointId};
+//! # struct NoClient;
+//! # impl App for NoClient {
+//! #     fn write(&mut self, _: MemSpan<'_>, _: &[u8]) -> Result<(), MemoryFault> {
+//! #         Err(MemoryFault)
+//! #     }
+//! #     fn read(&mut self, _: MemSpan<'_>, _: &mut [u8]) -> Result<(), MemoryFault> {
+//! #         Err(MemoryFault)
+//! #     }
+//! #     fn copy(&mut self, _: MemSpan<'_>, _: BorrowedPayload) -> Result<(), PlaceFault> {
+//! #         Err(PlaceFault::Target)
+//! #     }
+//! #     fn atomic(&mut self, _: MemSpan<'_>, _: AtomicOperation) -> Result<u64, MemoryFault> {
+//! #         Err(MemoryFault)
+//! #     }
+//! #     fn complete(&mut self, _: Cqn, _: &WorkCompletion) -> Result<(), CqOverrun> {
+//! #         Err(CqOverrun)
+//! #     }
+//! # }
+//! # struct NoLink;
+//! # impl Wire for NoLink {
+//! #     fn emit(
+//! #         &mut self,
+//! #         _: Egress,
+//! #         _: usize,
+//! #         _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+//! #     ) -> Result<(), EmitError> {
+//! #         Err(EmitError::Full)
+//! #     }
+//! # }
+//! # let (mut client, mut wire) = (NoClient, NoLink);
+//! # let mut endpoint = Endpoint::new(EndpointConfig {
+//! #     id: EndpointId::new(0).expect("below 64"),
+//! #     max_mrs: 0,
+//! #     max_ahs: 0,
+//! #     max_srqs: 0,
+//! #     max_attachments: 0,
+//! #     max_qps: 0,
+//! #     total_window_packets: 128,
+//! #     recovery: RecoveryConfig::default(),
+//! #     partitions: Partitions::default(),
+//! # });
+//!
+//! /// Returns the time until which the worker may sleep if neither frames nor work come.
+//! fn iterate(
+//!     endpoint: &mut Endpoint,
+//!     now: Nanos,
+//!     frames: &[&[u8]],
+//!     app: &mut impl App,
+//!     wire: &mut impl Wire,
+//! ) -> Nanos {
+//!     for frame in frames {
+//!         endpoint.on_frame(now, &[frame], app);
+//!     }
+//!     endpoint.on_timeout(now, 64, app);
+//!     endpoint.poll_transmit(now, 64, app, wire);
+//!     while let Some(event) = endpoint.poll_event() {
+//!         println!("{event:?}");
+//!     }
+//!     if endpoint.wants_transmit() { now } else { endpoint.poll_timeout() }
+//! }
+//!
+//! // An endpoint without queue pairs has no timer and nothing to send. It drops and counts a frame
+//! // of another protocol.
+//! let until = iterate(&mut endpoint, Nanos(0), &[&[0; 60]], &mut client, &mut wire);
+//! assert_eq!(until, Nanos::NEVER);
+//! assert_eq!(endpoint.drops().get(DropReason::NotRoce), 1);
+//! ```
+//!
 //! # A complete program
 //!
 #![doc = concat!("```\n", include_str!("../examples/two_endpoints.rs"), "```")]

@@ -151,6 +151,40 @@ pub enum AccessError {
 
 /// Every memory region that the queue pairs of one endpoint may name. Its room is made once;
 /// nothing here allocates later.
+///
+/// A key has an index, its upper 24 bits, by which there is at most one region. Addresses and
+/// lengths are in bytes. The checks of a span are made in this order, and the first that fails is
+/// the error: key, protection domain, scope, right, range. A range of 0 bytes may begin anywhere
+/// from the first byte of the region to its end.
+///
+/// ```
+/// use roced_transport::{
+///     mr::{AccessError, Mr, MrKey, MrTable, Right, Scope},
+///     reject::Reject,
+/// };
+/// use roced_types::{MemoryObjectId, Pdn, access};
+///
+/// // Bytes 64 to 319 of memory object 7; packets and work requests name the first one 0x1000.
+/// let (key, pd, access) = (MrKey(0x1234_5601), Pdn(1), access::REMOTE_READ);
+/// let (object, scope) = (MemoryObjectId(7), Scope::Region);
+/// let mr = Mr { key, pd, access, va: 0x1000, length: 256, object, offset: 64, scope };
+/// let mut mrs = MrTable::new(1);
+/// assert_eq!(mrs.insert(mr), Ok(()));
+/// assert_eq!(mrs.insert(mr), Err(Reject::NoRoom));
+///
+/// let span = mrs.check(pd, key, Right::RemoteRead, 0x1010, 240).expect("up to the last byte");
+/// assert_eq!((span.object(), span.offset(), span.len()), (object, 64 + 0x10, 240));
+///
+/// let error = |pd, key, right, va| mrs.check(pd, key, right, va, 240).err();
+/// let (other, right) = (MrKey(0x1234_5602), Right::RemoteRead);
+/// assert_eq!(error(pd, other, right, 0x1010), Some(AccessError::NoSuchKey));
+/// assert_eq!(error(Pdn(2), key, right, 0x1010), Some(AccessError::WrongDomain));
+/// assert_eq!(error(pd, key, Right::RemoteWrite, 0x1010), Some(AccessError::NoRight));
+/// assert_eq!(error(pd, key, right, 0x1011), Some(AccessError::OutOfRange));
+///
+/// assert_eq!(mrs.remove(key), Some(mr));
+/// assert!(mrs.is_empty());
+/// ```
 #[derive(Debug)]
 pub struct MrTable {
     regions: Vec<Mr>,

@@ -101,6 +101,9 @@ use crate::{
 
 /// A queue pair. Its state is plain data, allocated at creation, except the ring of READs and
 /// atomic operations kept for duplicates: the depth of that ring is set later ([`ReplayMemory`]).
+///
+/// An [`Endpoint`](crate::endpoint::Endpoint) owns it from `insert_qp` to `remove_qp` and changes
+/// it by `modify_qp`; its own methods only read. [`QpConfig`] has an example of these calls.
 #[derive(Debug)]
 pub struct Qp {
     base: QpBase,
@@ -125,6 +128,9 @@ pub struct Qp {
 
 impl Qp {
     /// Creates a queue pair in state RESET.
+    ///
+    /// # Panics
+    /// If the numbers of work requests are not granted ones, powers of two.
     pub fn new(config: QpConfig) -> Self {
         Self {
             base: QpBase {

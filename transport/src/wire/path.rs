@@ -31,11 +31,11 @@ pub struct PathSpec {
     pub source: [u8; 16],
     /// The peer's GID.
     pub destination: [u8; 16],
-    /// DSCP and ECN.
+    /// DSCP, the upper six bits, and ECN.
     pub traffic_class: u8,
-    /// Time to live or hop limit.
+    /// Time to live or hop limit, in hops.
     pub hop_limit: u8,
-    /// IPv6 flow label, the low 20 bits.
+    /// IPv6 flow label, the low 20 bits. IPv4 has none.
     pub flow_label: u32,
     /// Version of RoCE; for its UDP source port see [`udp_source_port`].
     pub roce: Roce,
@@ -64,6 +64,56 @@ const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP
 
 /// The headers in front of the BTH, finished but for lengths and the checksum that covers them.
 /// Every frame is built from one.
+///
+/// A path is a copy of its [`PathSpec`]: a change of the next hop makes another path. Lengths are
+/// in bytes and include neither the Ethernet FCS nor padding of short frames.
+///
+/// ```
+/// use roced_transport::{
+///     io::{Egress, FrameMut},
+///     psn::Psn,
+///     wire::{Bth, Headers, MixedFamilies, Path, PathSpec, Roce, opcode, parse},
+/// };
+/// use roced_types::{Qpn, gid_of};
+///
+/// let spec = PathSpec {
+///     via: Egress::Nic { flow: 0 },
+///     source_mac: [2, 0, 0, 0, 0, 1],
+///     dest_mac: [2, 0, 0, 0, 0, 2],
+///     vlan: None,
+///     source: gid_of([10, 0, 0, 1].into()),
+///     destination: gid_of([10, 0, 0, 2].into()),
+///     traffic_class: 0,
+///     hop_limit: 64,
+///     flow_label: 0,
+///     roce: Roce::V2 { udp_source_port: 0xc000 },
+/// };
+/// let path = Path::new(&spec)?;
+/// // Ethernet 14, IPv4 20, UDP 8 and ICRC 4.
+/// assert_eq!(path.overhead_bytes(), 46);
+/// // A link with an MTU of 1500 bytes has room for 1024 of payload and not for 2048.
+/// assert_eq!(path.largest_mtu(1500), Some(1024));
+///
+/// // Five bytes of payload, a pad of three, and a BTH of twelve.
+/// let headers = Headers::new(Bth::new(opcode::RC_SEND_ONLY, Qpn::from_wire(0x123), Psn::new(7)));
+/// let mut frame = vec![0; path.frame_bytes(&headers, 5)];
+/// assert_eq!(frame.len(), 46 + 12 + 5 + 3);
+/// path.fill(&mut FrameMut::single(&mut frame), &headers, 5, |piece| {
+///     piece.copy_from_slice(b"hello");
+///     Ok(())
+/// })
+/// .expect("the payload is there");
+/// let frame = [&frame[..]];
+/// let packet = parse(&frame).expect("a frame of RoCEv2");
+/// assert_eq!(packet.check_integrity(), Ok(()));
+/// assert_eq!((packet.bth.dest_qpn, packet.bth.psn), (headers.bth.dest_qpn, headers.bth.psn));
+/// assert_eq!(packet.payload().collect::<Vec<_>>(), [b"hello"]);
+///
+/// // Both GIDs are of one address family.
+/// let mixed = PathSpec { destination: gid_of("fd00::2".parse().expect("IPv6")), ..spec };
+/// assert_eq!(Path::new(&mixed), Err(MixedFamilies));
+/// # Ok::<(), MixedFamilies>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     template: [u8; TEMPLATE_BYTES_MAX],
