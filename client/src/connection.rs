@@ -174,9 +174,6 @@ impl Route {
     /// # Errors
     /// [`Error::NotConnected`]: no route, no device on it, or a neighbor that does not answer;
     /// those of [`Device::list`](crate::Device::list); the daemon is gone.
-    ///
-    /// # Panics
-    /// With a timeout beyond the range of [`Instant`], such as [`Duration::MAX`].
     pub fn to(peer: SocketAddr, timeout: Duration) -> Result<Self> {
         let identifier = OwnIdentifier::new(&CmSession::shared()?)?;
         let OwnIdentifier { channel, id } = &identifier;
@@ -203,9 +200,6 @@ impl Route {
     /// [`Error::NotConnected`]: the peer refused, or does not answer within the timeout of
     /// `options`; private data that is too long; those of [`QueuePair::modify`]; the daemon is
     /// gone.
-    ///
-    /// # Panics
-    /// As [`Self::to`].
     pub fn connect(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier } = self;
         identifier.channel.connect(identifier.id, options.parameters(qp), options.private_data)?;
@@ -241,11 +235,8 @@ impl Listener {
     ///
     /// # Errors
     /// The daemon is gone.
-    ///
-    /// # Panics
-    /// As [`Route::to`].
     pub fn next(&self, timeout: Duration) -> Result<Option<ConnectionRequest>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let OwnIdentifier { channel, .. } = &self.identifier;
         loop {
             let Some(TakenCmEvent { event, .. }) = next_event(channel, deadline)? else { return Ok(None) };
@@ -287,9 +278,6 @@ impl ConnectionRequest {
     ///
     /// # Errors
     /// As [`Route::connect`].
-    ///
-    /// # Panics
-    /// As [`Route::to`].
     pub fn accept(self, qp: &QueuePair, options: &ConnectionOptions<'_>) -> Result<Connection> {
         let Self { identifier, private_data } = self;
         identifier.record()?.connect_qp(qp, options)?;
@@ -334,11 +322,8 @@ impl Connection {
     ///
     /// # Errors
     /// The daemon is gone.
-    ///
-    /// # Panics
-    /// As [`Route::to`].
     pub fn wait_for_end(&self, timeout: Duration) -> Result<bool> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         while let Some(TakenCmEvent { event, .. }) = next_event(&self.identifier.channel, deadline)? {
             if matches!(event.kind, cm_event::DISCONNECTED | cm_event::DEVICE_REMOVAL) {
                 return Ok(true);
@@ -389,7 +374,7 @@ impl OwnIdentifier {
 
     /// Waits for an event of this kind; any other one is the failure of the connection.
     fn expect(&self, kind: u32, timeout: Duration) -> Result<CmChannelEvent> {
-        let Some(TakenCmEvent { event, .. }) = next_event(&self.channel, Instant::now() + timeout)? else {
+        let Some(TakenCmEvent { event, .. }) = next_event(&self.channel, Instant::now().checked_add(timeout))? else {
             return Err(Error::NotConnected { event: cm_event::UNREACHABLE, status: -(Errno::ETIMEDOUT as i32) });
         };
         if event.kind == kind {
@@ -404,18 +389,18 @@ fn private_data(event: &CmChannelEvent) -> Vec<u8> {
     event.private_data[..usize::from(event.parameters.private_data_bytes).min(event.private_data.len())].to_vec()
 }
 
-/// The next event; `None` at `deadline`.
-fn next_event(channel: &CmChannel, deadline: Instant) -> Result<Option<TakenCmEvent>> {
+/// The next event; `None` at `deadline`, if there is one.
+fn next_event(channel: &CmChannel, deadline: Option<Instant>) -> Result<Option<TakenCmEvent>> {
     loop {
         if let Some(taken) = channel.take()? {
             return Ok(Some(taken));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        // Rounded up, to avoid spinning during the last millisecond.
-        let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        let timeout = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+            None => PollTimeout::NONE,
+            Some(Duration::ZERO) => return Ok(None),
+            // Rounded up, to avoid spinning during the last millisecond.
+            Some(left) => PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX),
+        };
         match poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::Kernel { call: "poll", errno }),
