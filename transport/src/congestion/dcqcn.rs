@@ -81,7 +81,7 @@ impl DcqcnParameters {
         }
     }
 
-    /// Parameters of the paper, with rises in proportion to the link: 40 Mbit/s there at 10 Gbit/s.
+    /// Parameters of the paper, with increases in proportion to the link: its 40 Mbit/s at 10 Gbit/s.
     pub const fn paper(line_rate: u64) -> Self {
         Self {
             clamp_tgt_rate: true,
@@ -121,8 +121,11 @@ const ALL: u32 = 1 << 20;
 /// A power of two that is one, for powers of a weight.
 const UNIT: u64 = 1 << 31;
 
-/// Increases that are made up for one by one. After more of them without a cut the sender was idle.
-const STEPS_MAX: u32 = 32;
+/// Periods of increases without a packet after which a sender counts as idle.
+const IDLE_PERIODS: u64 = 32;
+
+/// Increases by time between two packets of a sender.
+const INCREASES_MAX: u64 = 8;
 
 /// The rate, and how it came about.
 #[derive(Clone, Debug)]
@@ -178,9 +181,9 @@ impl Dcqcn {
         if self.is_limited { Some(self.rate) } else { None }
     }
 
-    /// A CNP came at `now`.
-    pub(crate) fn on_notification(&mut self, now: Nanos, with: &DcqcnParameters) {
-        self.follow(now, with);
+    /// A CNP came at `now`; the rate permits the next packet at `next_send`.
+    pub(crate) fn on_notification(&mut self, now: Nanos, next_send: Nanos, with: &DcqcnParameters) {
+        self.follow(now, next_send, with);
         if !self.is_limited {
             self.begin(now, with);
         }
@@ -190,7 +193,7 @@ impl Dcqcn {
             self.owes_cut = true;
             self.cut_at = self.cut_at.max(now);
         }
-        self.follow(now, with);
+        self.follow(now, next_send, with);
     }
 
     fn begin(&mut self, now: Nanos, with: &DcqcnParameters) {
@@ -232,11 +235,11 @@ impl Dcqcn {
         }
     }
 
-    /// Makes the changes of the time up to `now`.
+    /// Makes the changes of the time up to `now`; the rate permits the next packet at `next_send`.
     #[inline]
-    pub(crate) fn follow(&mut self, now: Nanos, with: &DcqcnParameters) {
+    pub(crate) fn follow(&mut self, now: Nanos, next_send: Nanos, with: &DcqcnParameters) {
         if self.is_limited && self.next_change() <= now {
-            self.catch_up(now, with);
+            self.catch_up(now, next_send, with);
         }
     }
 
@@ -244,33 +247,53 @@ impl Dcqcn {
         if self.owes_cut { self.cut_at.min(self.increase_at) } else { self.increase_at }
     }
 
-    fn catch_up(&mut self, now: Nanos, with: &DcqcnParameters) {
+    fn catch_up(&mut self, now: Nanos, next_send: Nanos, with: &DcqcnParameters) {
         // A packet that waits now has waited all the time, or nothing was sent.
         let is_in_use = core::mem::take(&mut self.is_in_use);
-        for _ in 0..STEPS_MAX {
-            let at = self.next_change();
-            if at > now || !self.is_limited {
+        if self.owes_cut && self.cut_at <= now {
+            let at = self.cut_at;
+            self.pass_periods(at, next_send, is_in_use, with);
+            self.renew_share(at, with);
+            self.cut(at, with);
+        }
+        self.pass_periods(now, next_send, is_in_use, with);
+    }
+
+    /// Periods of increases end up to `until`. A sender in use makes up for at most
+    /// [`INCREASES_MAX`] of them: at a low rate its packets are many periods apart, and an increase
+    /// for each period would end the limit before the network has seen a packet.
+    fn pass_periods(&mut self, until: Nanos, next_send: Nanos, is_in_use: bool, with: &DcqcnParameters) {
+        if !self.is_limited || until < self.increase_at {
+            return;
+        }
+        let period = with.rpg_time_reset.0.max(1);
+        let idle_from = self.increase_at.max(next_send);
+        let periods = (until - self.increase_at).0 / period + 1;
+        self.increase_at = Nanos(until.0 - (until - self.increase_at).0 % period) + Nanos(period);
+        if !is_in_use {
+            if until >= idle_from {
+                self.grow_idle((until - idle_from).0 / period, with);
+            }
+            return;
+        }
+        for _ in 0..periods.min(INCREASES_MAX) {
+            self.time_stage = self.time_stage.saturating_add(1);
+            self.has_risen |= with.clamp_tgt_rate_after_time_inc;
+            self.increase(with);
+            if !self.is_limited {
                 return;
             }
-            if self.owes_cut && self.cut_at == at {
-                self.renew_share(at, with);
-                self.cut(at, with);
-            } else {
-                self.increase_at = at + with.rpg_time_reset;
-                if is_in_use {
-                    self.time_stage = self.time_stage.saturating_add(1);
-                    self.has_risen |= with.clamp_tgt_rate_after_time_inc;
-                    self.increase(with);
-                }
-            }
         }
-        // Nothing was sent for long: the rate says little of the network of now.
-        let period = with.rpg_time_reset.0.max(1);
-        let increases = (now - self.increase_at).0 / period + 1;
-        self.increase_at = now + with.rpg_time_reset;
-        self.target = self.target.saturating_add(increases.saturating_mul(with.rpg_hai_rate)).min(with.cap());
-        self.rate = self.target;
-        self.end_at_line(with);
+    }
+
+    /// An idle sender knows little of the present network: its rate grows by time.
+    fn grow_idle(&mut self, periods: u64, with: &DcqcnParameters) {
+        let increases = periods.saturating_sub(IDLE_PERIODS);
+        if increases > 0 {
+            self.target = self.target.saturating_add(increases.saturating_mul(with.rpg_hai_rate)).min(with.cap());
+            self.rate = self.target;
+            self.end_at_line(with);
+        }
     }
 
     /// Periods up to `until` end: the first of them had CNPs or not, those after it had none.
@@ -318,7 +341,7 @@ impl Dcqcn {
         self.end_at_line(with);
     }
 
-    /// A sender with the rate of the link is not limited any more.
+    /// A sender with the rate of the link is no longer limited.
     fn end_at_line(&mut self, with: &DcqcnParameters) {
         if self.rate >= with.line_rate - with.line_rate / 1000 {
             *self = Self::new();
@@ -353,10 +376,13 @@ mod tests {
         dcqcn.rate().unwrap_or(LINE) as f64 / LINE as f64
     }
 
-    /// Time passes while packets wait.
+    /// Time passes while packets wait, and at least one leaves in each period.
     fn follow(dcqcn: &mut Dcqcn, now: Nanos, with: &DcqcnParameters) {
-        dcqcn.on_waiting();
-        dcqcn.follow(now, with);
+        while dcqcn.is_limited && dcqcn.next_change() <= now {
+            dcqcn.on_sent(0, with);
+            dcqcn.on_waiting();
+            dcqcn.follow(dcqcn.next_change(), Nanos(0), with);
+        }
     }
 
     fn at(micros: u64) -> Nanos {
@@ -374,7 +400,7 @@ mod tests {
     #[test]
     fn the_first_notification_halves_and_five_steps_go_back() {
         let (mut dcqcn, with) = (Dcqcn::new(), DcqcnParameters::paper(LINE));
-        dcqcn.on_notification(at(0), &with);
+        dcqcn.on_notification(at(0), Nanos(0), &with);
         assert!((0.5..0.501).contains(&of_line(&dcqcn)), "{}", of_line(&dcqcn));
         for (step, share) in [(1, 0.75), (2, 0.875), (3, 0.9375)] {
             follow(&mut dcqcn, at(55 * step), &with);
@@ -387,7 +413,7 @@ mod tests {
     #[test]
     fn notifications_of_one_period_cut_once_and_the_next_one_cuts_at_its_begin() {
         let (mut dcqcn, with) = (Dcqcn::new(), DcqcnParameters::paper(LINE));
-        (0..10).for_each(|micros| dcqcn.on_notification(at(micros), &with));
+        (0..10).for_each(|micros| dcqcn.on_notification(at(micros), Nanos(0), &with));
         assert!((0.5..0.501).contains(&of_line(&dcqcn)));
         follow(&mut dcqcn, at(49), &with);
         assert!(of_line(&dcqcn) > 0.5);
@@ -401,7 +427,7 @@ mod tests {
     #[test]
     fn rare_notifications_cut_by_little() {
         let (mut dcqcn, with) = (Dcqcn::new(), DcqcnParameters::paper(LINE));
-        dcqcn.on_notification(at(0), &with);
+        dcqcn.on_notification(at(0), Nanos(0), &with);
         dcqcn.renew_share(at(55 * 512), &with);
         let share = f64::from(dcqcn.share) / f64::from(ALL);
         assert!((0.13..0.14).contains(&share), "(255/256)^512 = 0.135: {share}");
@@ -413,7 +439,7 @@ mod tests {
     fn the_rate_is_never_below_the_lowest_and_rises_from_there() {
         for with in [DcqcnParameters::paper(LINE), DcqcnParameters::mlx(LINE)] {
             let mut dcqcn = Dcqcn::new();
-            (0..2000).for_each(|step| dcqcn.on_notification(at(step * 50), &with));
+            (0..2000).for_each(|step| dcqcn.on_notification(at(step * 50), Nanos(0), &with));
             assert_eq!(dcqcn.rate(), Some(with.rpg_min_rate));
             let end = at(2000 * 50);
             follow(&mut dcqcn, end + Nanos::from_micros(1000), &with);
@@ -428,7 +454,7 @@ mod tests {
     fn bytes_raise_the_rate_as_time_does() {
         let with = DcqcnParameters { rpg_time_reset: Nanos::from_millis(1000), ..DcqcnParameters::mlx(LINE) };
         let mut dcqcn = Dcqcn::new();
-        dcqcn.on_notification(at(0), &with);
+        dcqcn.on_notification(at(0), Nanos(0), &with);
         dcqcn.on_waiting();
         dcqcn.on_sent(32_766, &with);
         assert!(of_line(&dcqcn) < 0.51);
@@ -444,7 +470,7 @@ mod tests {
     fn the_target_rises_in_two_speeds() {
         let with = DcqcnParameters { rpg_byte_reset: 1000, ..DcqcnParameters::paper(LINE) };
         let mut dcqcn = Dcqcn::new();
-        (0..100).for_each(|step| dcqcn.on_notification(at(step * 50), &with));
+        (0..100).for_each(|step| dcqcn.on_notification(at(step * 50), Nanos(0), &with));
         follow(&mut dcqcn, at(99 * 50), &with);
         let begin = at(99 * 50);
         let target = dcqcn.target;
@@ -462,23 +488,52 @@ mod tests {
     #[test]
     fn a_rate_that_no_packet_waits_for_does_not_increase() {
         let (mut dcqcn, with) = (Dcqcn::new(), DcqcnParameters::paper(LINE));
-        dcqcn.on_notification(at(0), &with);
+        dcqcn.on_notification(at(0), Nanos(0), &with);
         for step in 1..20 {
             dcqcn.on_sent(10_000_000, &with);
-            dcqcn.follow(at(55 * step), &with);
+            dcqcn.follow(at(55 * step), Nanos(0), &with);
         }
         assert!((0.5..0.501).contains(&of_line(&dcqcn)), "{}", of_line(&dcqcn));
-        dcqcn.follow(at(55 * 100), &with);
+        dcqcn.follow(at(55 * 100), Nanos(0), &with);
         assert_eq!(dcqcn.rate(), None, "nothing was sent for 4 ms");
+    }
+
+    /// Packets of low rates are many periods apart.
+    #[test]
+    fn a_packet_that_waits_for_many_periods_makes_some_increases() {
+        let with = DcqcnParameters::paper(LINE);
+        let mut dcqcn = Dcqcn::new();
+        (0..2000).for_each(|step| dcqcn.on_notification(at(step * 50), Nanos(0), &with));
+        let mut now = at(2000 * 50);
+        for packet in 1..=3 {
+            dcqcn.on_sent(4096, &with);
+            now = now + Nanos::from_millis(9);
+            dcqcn.on_waiting();
+            dcqcn.follow(now, now, &with);
+            assert_eq!(u64::from(dcqcn.time_stage), packet * INCREASES_MAX);
+            assert!(
+                dcqcn.rate().is_some_and(|rate| rate < with.rpg_min_rate + packet * INCREASES_MAX * with.rpg_ai_rate)
+            );
+        }
+    }
+
+    #[test]
+    fn a_sender_is_idle_from_the_time_that_its_rate_permits_a_packet() {
+        let (mut dcqcn, with) = (Dcqcn::new(), DcqcnParameters::paper(LINE));
+        dcqcn.on_notification(at(0), Nanos(0), &with);
+        dcqcn.follow(at(9_000), at(8_000), &with);
+        assert!((0.5..0.501).contains(&of_line(&dcqcn)), "{}", of_line(&dcqcn));
+        dcqcn.follow(at(20_000), at(8_000), &with);
+        assert_eq!(dcqcn.rate(), None);
     }
 
     #[test]
     fn a_lower_highest_rate_limits_without_end() {
         let with = DcqcnParameters { rpg_max_rate: LINE / 2, ..DcqcnParameters::paper(LINE) };
         let mut dcqcn = Dcqcn::new();
-        dcqcn.on_notification(at(0), &with);
+        dcqcn.on_notification(at(0), Nanos(0), &with);
         follow(&mut dcqcn, at(10_000_000), &with);
-        assert_eq!(dcqcn.rate(), Some(LINE / 2));
+        assert!(dcqcn.rate().is_some_and(|rate| (LINE / 2 - 1..=LINE / 2).contains(&rate)), "{:?}", dcqcn.rate());
     }
 
     #[test]
@@ -512,9 +567,12 @@ mod tests {
             for _ in 0..50 {
                 now = Nanos(now.0 + next(1 << 12));
                 match next(3) {
-                    0 => dcqcn.on_notification(now, &with),
+                    0 => dcqcn.on_notification(now, Nanos(0), &with),
                     1 => dcqcn.on_sent(next(10_000) as usize, &with),
-                    _ => follow(&mut dcqcn, now, &with),
+                    _ => {
+                        dcqcn.on_waiting();
+                        dcqcn.follow(now, Nanos(next(1 << 32)), &with);
+                    }
                 }
                 assert!(dcqcn.rate().is_none_or(|rate| (1..=with.line_rate).contains(&rate)), "{with:?}");
             }

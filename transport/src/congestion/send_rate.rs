@@ -40,7 +40,7 @@ impl SendRate {
         if !core::mem::take(&mut self.has_sent) {
             return false;
         }
-        self.dcqcn.on_notification(now, &self.parameters);
+        self.dcqcn.on_notification(now, self.next_send, &self.parameters);
         true
     }
 
@@ -50,7 +50,7 @@ impl SendRate {
         if self.dcqcn.rate().is_none() {
             return false;
         }
-        self.dcqcn.follow(now, &self.parameters);
+        self.dcqcn.follow(now, self.next_send, &self.parameters);
         self.is_waiting = self.dcqcn.rate().is_some() && self.next_send > now;
         if self.is_waiting {
             self.dcqcn.on_waiting();
@@ -137,6 +137,28 @@ mod tests {
         assert!(rate.is_closed(now));
         let gap = rate.deadline() - now;
         assert!((9_900_000..=10_000_000).contains(&gap.0), "{gap:?}");
+    }
+
+    /// A thousandth of the link is 1.25 MB/s: packets of 4 KiB are 60 increases apart.
+    #[test]
+    fn the_lowest_rate_limits_packets_that_wait() {
+        let mut now = Nanos::from_millis(5);
+        let mut rate = limited(now);
+        for _ in 0..2000 {
+            now = now + Nanos::from_micros(50);
+            rate.on_sent(now, 1);
+            assert!(rate.on_notification(now));
+        }
+        assert_eq!(rate.bytes_per_s(), Some(LINE / 1000));
+        for _ in 0..4 {
+            while !rate.is_closed(now) {
+                rate.on_sent(now, 4096);
+            }
+            now = rate.deadline();
+            rate.on_timeout(now);
+            assert!(!rate.is_closed(now), "its time has come");
+            assert!(rate.bytes_per_s().is_some_and(|rate| rate < LINE / 8), "{:?}", rate.bytes_per_s());
+        }
     }
 
     #[test]

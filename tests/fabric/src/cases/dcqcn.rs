@@ -22,10 +22,15 @@ use crate::{
     host::HostOptions,
     outcome::RunOutcome,
     run::RunSpec,
+    topology::LinkSpec,
 };
 
 const PAPER: HostOptions = HostOptions { congestion: CongestionControl::Dcqcn, ..WINDOW };
 const MLX: HostOptions = HostOptions { dcqcn: DcqcnParameters::mlx(1_250_000_000), ..PAPER };
+
+/// A link on which 64 senders have less than two packets in a hundred increases.
+const ONE_GBIT: LinkSpec = LinkSpec { mbit_per_s: 1000, ..TEN_GBIT };
+const PAPER_AT_ONE_GBIT: HostOptions = HostOptions { dcqcn: DcqcnParameters::paper(125_000_000), ..PAPER };
 
 fn failures() -> BarSpec {
     BarSpec::new("connections that failed", AtMost(0.0), |outcome| outcome.failures() as f64)
@@ -62,6 +67,16 @@ pub(super) fn cases() -> Vec<Case> {
             is_quick: false,
             runs: vec![("dcqcn", star(64, TEN_GBIT, PAPER, LOSSY))],
             bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
+        },
+        Case {
+            name: "dcqcn low rates",
+            text: "64 senders with DCQCN on 1 Gbit/s: a packet of each in 2 ms, 40 increases of time",
+            is_quick: false,
+            runs: vec![
+                ("dcqcn", star(64, ONE_GBIT, PAPER_AT_ONE_GBIT, LOSSY)),
+                ("window", star(64, ONE_GBIT, WINDOW, LOSSY)),
+            ],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.7), utilization(1.0)), failures()],
         },
         Case {
             name: "dcqcn 2-4-2",
