@@ -24,7 +24,7 @@ use crate::files::files_below;
 
 /// Files that every crate or module has. Below a folder that the map does not name, the folder
 /// needs a name.
-const UNNAMED: [&str; 4] = ["lib.rs", "main.rs", "mod.rs", "tests.rs"];
+const UNNAMED: [&str; 3] = ["lib.rs", "main.rs", "tests.rs"];
 
 /// Extensions of source files.
 const SOURCES: [&str; 9] = [".rs", ".c", ".h", ".inc", ".S", ".s", ".cc", ".cpp", ".hpp"];
@@ -60,6 +60,7 @@ pub(crate) fn differences(workspace: &Path) -> Result<Vec<String>> {
         wrong_files(&map, &files),
         wrong_lists(&map, &files),
         wrong_roots(block, &files),
+        old_modules(&files),
     ];
     Ok(broken.into_iter().flatten().map(|problem| format!("ARCHITECTURE.md, folders: {problem}")).collect())
 }
@@ -119,6 +120,12 @@ fn folder_of<'a>(map: &'a FolderMap, file: &str) -> Option<&'a str> {
     None
 }
 
+/// Modules in files `mod.rs` of a crate's `src`: the file of a module stands beside its folder.
+fn old_modules(files: &BTreeSet<String>) -> Vec<String> {
+    let old = files.iter().filter_map(|file| file.strip_suffix("/mod.rs")).filter(|module| module.contains("/src/"));
+    old.map(|module| format!("{module}/mod.rs: the file of this module is {module}.rs")).collect()
+}
+
 fn unmapped_folders(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
     let folders: BTreeSet<&str> = files.iter().filter_map(|file| Some(file.split_once('/')?.0)).collect();
     let missing = folders.into_iter().filter(|folder| !folder.starts_with('.') && !map.contains_key(*folder));
@@ -143,7 +150,15 @@ fn wrong_files(map: &FolderMap, files: &BTreeSet<String>) -> Vec<String> {
         }
         if !NAMELESS.contains(&folder.as_str()) {
             let own = files.iter().filter(|file| is_source(file) && folder_of(map, file) == Some(folder));
-            let needed: BTreeSet<String> = own.filter_map(|file| needed_name(folder, file)).collect();
+            // The line or the names of a folder are those of the module with its files.
+            let of_module =
+                |name: String| match name.strip_suffix(".rs").filter(|module| is_folder(&format!("{module}/"))) {
+                    Some(module) if map.contains_key(module) => None,
+                    Some(module) => Some(format!("{module}/")),
+                    None => Some(name),
+                };
+            let needed: BTreeSet<String> =
+                own.filter_map(|file| needed_name(folder, file)).filter_map(of_module).collect();
             // A named file, or one of its folder, names the folder as well.
             let is_named = |name: &str| {
                 let file = name.strip_suffix('/').map(|folder| format!("{folder}.rs"));
@@ -262,21 +277,22 @@ top/         TITLE                  text like `no/such.h` build.rs benches/
 scripts/     run
 ";
 
-    const FILES: [&str; 15] = [
+    const FILES: [&str; 16] = [
         "benches/any.rs",
         "build.rs",
         "src/a.rs",
         "src/b.rs",
         "src/c.rs",
         "src/d.rs",
-        "src/d/mod.rs",
         "src/d/x.rs",
         "src/e.rs",
+        "src/f.rs",
         "src/f/a.rs",
         "src/f/c.rs",
         "src/f/sub/b.rs",
         "src/h.h",
         "src/lib.rs",
+        "src/sub.rs",
         "src/sub/b.rs",
     ];
 
@@ -319,8 +335,18 @@ scripts/     run
     fn a_folder_of_unnamed_files_needs_a_name() {
         let map = read_map(MAP);
         let new = files(
-            &[&FILES[..], &["src/new/mod.rs", "src/b/tests.rs", "src/f/more/tests.rs", "src/d/tests.rs", "src/x.inc"]]
-                .concat(),
+            &[
+                &FILES[..],
+                &[
+                    "src/new.rs",
+                    "src/new/tests.rs",
+                    "src/b/tests.rs",
+                    "src/f/more/tests.rs",
+                    "src/d/tests.rs",
+                    "src/x.inc",
+                ],
+            ]
+            .concat(),
         );
         let problems = [
             "the line of top/src/ does not name top/src/f/more/",
@@ -328,6 +354,12 @@ scripts/     run
             "the line of top/src/ does not name top/src/x.inc",
         ];
         assert_eq!(wrong_files(&map, &new), problems);
+    }
+
+    #[test]
+    fn the_file_of_a_module_is_beside_its_folder() {
+        let found = old_modules(&files(&["src/a/mod.rs", "tests/a/mod.rs", "src/b.rs", "src/b/c.rs"]));
+        assert_eq!(found, ["top/src/a/mod.rs: the file of this module is top/src/a.rs"]);
     }
 
     #[test]

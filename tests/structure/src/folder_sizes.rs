@@ -40,7 +40,11 @@ fn lines_by_folder(sources: &Sources, members: &[Member]) -> BTreeMap<String, us
     let mut sizes = BTreeMap::new();
     for (file, text) in sources {
         let Some(root) = roots.iter().find(|root| file.starts_with(root)) else { continue };
-        for folder in file.ancestors().skip(1).take_while(|folder| !folder.ends_with(root)) {
+        // The file of a module, `a.rs`, counts for its folder `a`.
+        let module = file.with_extension("");
+        let module = Some(module.as_path()).filter(|module| sources.keys().any(|other| other.starts_with(module)));
+        let folders = file.ancestors().skip(1).take_while(|folder| !folder.ends_with(root));
+        for folder in module.into_iter().chain(folders) {
             *sizes.entry(folder.display().to_string()).or_default() += text.lines().count();
         }
     }
@@ -68,7 +72,7 @@ mod tests {
     #[test]
     fn files_count_for_each_folder_that_they_are_in() {
         let member = Member { folder: "a/b".into(), manifest: toml::Table::new() };
-        let files = ["a/b/src/lib.rs", "a/b/src/c/mod.rs", "a/b/src/c/d/e.rs", "a/b/tests/c/d.rs"];
+        let files = ["a/b/src/lib.rs", "a/b/src/c.rs", "a/b/src/c/d/e.rs", "a/b/tests/c/d.rs"];
         let sources = files.map(|file| (file.into(), "//\n//\n".to_owned())).into();
         let sizes = [("a/b/src/c".to_owned(), 4), ("a/b/src/c/d".to_owned(), 2)].into();
         assert_eq!(lines_by_folder(&sources, &[member]), sizes);
