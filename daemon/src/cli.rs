@@ -147,12 +147,13 @@ fn half_congestion_control(config: &Config) -> Vec<String> {
     let remark = |device: &DeviceConfig| {
         let problem = match (device.ecn, device.congestion_control) {
             (EcnChoice::On, CongestionChoice::Off) => {
-                "ecn = \"on\" without congestion_control = \"window\": packets are marked instead of dropped, and no \
-                 connection slows down by a mark"
+                "ecn = \"on\" without congestion_control: packets are marked instead of dropped, and no connection slows \
+                 down by a mark"
             }
             (EcnChoice::Off, CongestionChoice::Dcqcn) => {
                 "congestion_control = \"dcqcn\" without ecn = \"on\": switches mark none of its packets, so that no peer \
-                 sends CNPs, and its rates follow nothing"
+                 sends CNPs that its rates could follow; its windows follow losses, and marks on READ responses of \
+                 peers that have ecn"
             }
             (EcnChoice::Off, CongestionChoice::Window) => {
                 "congestion_control = \"window\" without ecn = \"on\": switches mark none of its packets, and its \

@@ -273,7 +273,7 @@ pub struct DeviceConfig {
     pub credits: Credits,
     /// Whether packets of connections may be marked by congested switches.
     pub ecn: EcnChoice,
-    /// How reliable connections react to congestion.
+    /// How connections react to congestion.
     pub congestion_control: CongestionChoice,
     /// Parameters of rates that follow CNPs.
     pub dcqcn: DcqcnConfig,
