@@ -71,7 +71,7 @@ named_counters! {
         Sent "np_cnp_sent",
         /// Marked packets that caused no CNP because too little had been received for one more.
         Suppressed "cnp_sent_suppressed",
-        /// CNPs received that a window followed.
+        /// CNPs received that a congestion window or a rate followed.
         Handled "rp_cnp_handled",
         /// CNPs received without an effect.
         Ignored "rp_cnp_ignored",

@@ -90,18 +90,17 @@ impl Qp {
         packet.check_integrity()
     }
 
-    /// Handles a checked CNP; true if something reacts to it.
+    /// Handles a checked CNP; true if a congestion window or a rate follows it.
     pub(crate) fn on_notification(&mut self, now: Nanos) -> bool {
         self.base.counters.count(QpCount::ReceivedPackets);
-        if let Some(rate) = &mut self.base.rate {
-            rate.on_notification(now);
-        }
+        let mut is_followed = self.base.rate.as_mut().is_some_and(|rate| rate.on_notification(now));
         if !self.base.paces_requests()
             && let Some(it) = self.roles.reliable_mut()
         {
             it.requester.on_notification();
+            is_followed = true;
         }
-        self.base.reacts()
+        is_followed && self.base.reacts()
     }
 
     /// A packet with a mark was handled like this: if it is a READ response with data, less is

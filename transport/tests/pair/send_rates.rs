@@ -7,8 +7,13 @@ use roced_transport::{
         control::{CongestionControl, CongestionState},
         notification::NotificationCount,
     },
+    psn::Psn,
     qp::ServiceType,
-    wire::opcode::{Opcode, Operation},
+    reject::Disposition,
+    wire::{
+        Bth, Headers,
+        opcode::{self, Opcode, Operation},
+    },
     work::SendWork,
 };
 use roced_types::{SendOp, Status};
@@ -97,6 +102,28 @@ fn an_unreliable_connection_slows_down() {
         assert_eq!((took > AT_LINE, handled(&pair, 0) > 0), (is_slow, is_slow), "{control:?}: {took:?}");
         let window = state(&pair, 0).and_then(|state| state.request_window);
         assert_eq!(window, None, "nothing is acknowledged");
+    }
+}
+
+/// A rate follows a CNP if a packet left by it since the last one.
+#[test]
+fn a_notification_that_no_rate_follows_counts_as_ignored() {
+    use CongestionControl::{Dcqcn, Window};
+    for (service, control) in [(ServiceType::Uc, Window), (ServiceType::Uc, Dcqcn), (ServiceType::Rc, Dcqcn)] {
+        let settings = Settings { service, congestion: [control; 2], ..Settings::default() };
+        let mut pair = Pair::new(settings);
+        let bth = Bth { becn: true, ..Bth::new(opcode::CNP, pair.hosts[0].qpn, Psn::new(0)) };
+        let frame = pair.frame(1, &Headers::new(bth), &[]);
+        let mut counted = |pair: &mut Pair| {
+            assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
+            let counters = pair.hosts[0].endpoint.notification_counters();
+            [NotificationCount::Handled, NotificationCount::Ignored].map(|it| counters.get(it))
+        };
+        assert_eq!(counted(&mut pair), [0, 1], "nothing was sent: {service:?}, {control:?}");
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 8)], 500_000));
+        assert!(pair.run(Nanos::from_millis(2000), no_fault));
+        assert_eq!(counted(&mut pair), [1, 1], "{service:?}, {control:?}");
+        assert_eq!(counted(&mut pair), [1, 2], "nothing since the last one: {service:?}, {control:?}");
     }
 }
 
