@@ -35,7 +35,11 @@ const NODE_NAMES: [(&str, &str, &str); 18] = [
     ("drop_bad_icrc", "rx_icrc_encapsulated_errors", "Packets received with a wrong ICRC"),
     ("np_ecn_marked_roce_packets", "np_ecn_marked_roce_packets_received", "Packets received with a congestion mark"),
     ("np_cnp_sent", "np_cnp_packets_sent", "Congestion notification packets sent"),
-    ("rp_cnp_handled", "rp_cnp_packets_handled", "Congestion notification packets received that a congestion window or a rate followed"),
+    (
+        "rp_cnp_handled",
+        "rp_cnp_packets_handled",
+        "Congestion notification packets received that a congestion window or a rate followed",
+    ),
     ("rp_cnp_ignored", "rp_cnp_ignored_packets_received", "Congestion notification packets received without an effect"),
     ("received_packets", "port_packets_received", "RoCE packets received"),
     ("sent_bytes", "port_data_transmitted_bytes", "RoCE payload bytes sent, retransmissions included"),

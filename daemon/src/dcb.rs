@@ -214,16 +214,16 @@ pub(crate) fn remarks(config: &Config) -> Vec<String> {
     lines
 }
 
-/// An error of a change, with a next step.
-fn refusal(error: &DcbError) -> String {
+/// An error of a change of the NIC of `interface`, with a next step.
+fn refusal(error: &DcbError, interface: &str) -> String {
     let code = match error {
         DcbError::Refused(error) => error.raw_os_error(),
         DcbError::Reply(_) => None,
     };
     let hint = match code {
-        Some(libc::EPERM) => " (it takes CAP_NET_ADMIN in the first user namespace)",
-        Some(libc::EINVAL) => " (`dcb dcbx show` tells whether IEEE DCBX of the host is on)",
-        _ => "",
+        Some(libc::EPERM) => " (it takes CAP_NET_ADMIN in the first user namespace)".to_owned(),
+        Some(libc::EINVAL) => format!(" (`dcb dcbx show dev {interface}` tells whether IEEE DCBX of the host is on)"),
+        _ => String::new(),
     };
     format!("{error}{hint}")
 }

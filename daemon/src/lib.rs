@@ -14,7 +14,7 @@
 //! | [`net`] | view of the kernel's network |
 //! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
 //! | `log_thread` | thread that writes the log |
-//! | `process_groups` | groups of processes that connect |
+//! | `peer_groups` | supplementary groups of the peer of a socket |
 //! | [`sandbox`] | confinement of each thread: capabilities, files, system calls |
 //! | `last_work` | bounds of work that was posted before the end of a queue pair or a session |
 //!
@@ -36,7 +36,7 @@ mod log_limiter;
 mod log_thread;
 pub mod net;
 mod numbers;
-mod process_groups;
+mod peer_groups;
 pub mod sandbox;
 pub mod systemd;
 pub mod worker;

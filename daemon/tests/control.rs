@@ -100,16 +100,16 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
         assert_eq!(Refusal::from_status(reply.header.status), Some(Refusal::UnknownCall), "{op}");
     }
     let message = Message::new(1, 1, &0u32);
-    let stranger = Message { header: Header { magic: 7, ..message.header }, ..message };
+    let other_magic = Message { header: Header { magic: 7, ..message.header }, ..message };
     let long = [message.as_bytes(), &[0]].concat();
-    for broken in [&message.as_bytes()[..MESSAGE_BYTES - 1], &[7], long.as_slice(), stranger.as_bytes()] {
+    for broken in [&message.as_bytes()[..MESSAGE_BYTES - 1], &[7], long.as_slice(), other_magic.as_bytes()] {
         let raw = Raw::connect(&served.socket);
         raw.put(broken, &[]);
         assert!(raw.is_closed());
     }
-    let stranger = opened(&served);
-    stranger.put(message.as_bytes(), &[stranger.as_fd().as_raw_fd()]);
-    assert!(stranger.is_closed());
+    let client = opened(&served);
+    client.put(message.as_bytes(), &[client.as_fd().as_raw_fd()]);
+    assert!(client.is_closed());
     // No other session was disturbed.
     raw.call::<AllocPd>(Nothing {}).expect("still served");
 }
@@ -171,7 +171,7 @@ const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
 #[test]
 fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
     let served = Served::start();
-    let (mut raw, mut stranger) = (opened(&served), opened(&served));
+    let (mut raw, mut other) = (opened(&served), opened(&served));
     let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
     let good = CreateAhRequest { pd, dgid: mapped([10, 9, 0, 5]), ..CreateAhRequest::default() };
     for (wrong, refusal) in [
@@ -186,12 +186,12 @@ fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used()
     ] {
         assert_eq!(why(raw.call::<CreateAh>(wrong)), refusal, "{wrong:?}");
     }
-    assert_eq!(why(stranger.call::<CreateAh>(good)), Refusal::NoSuchObject, "another client's domain");
+    assert_eq!(why(other.call::<CreateAh>(good)), Refusal::NoSuchObject, "another client's domain");
     let followed = || served.told.lock().expect("no thread panicked").followed.len();
     assert_eq!(followed(), 0, "refused memory is not followed");
     let ah = raw.call::<CreateAh>(good).expect("a route").handle;
     assert_eq!(followed(), 1);
-    assert_eq!(why(stranger.call::<DestroyAh>(Handle { handle: ah })), Refusal::NoSuchObject);
+    assert_eq!(why(other.call::<DestroyAh>(Handle { handle: ah })), Refusal::NoSuchObject);
     assert_eq!(told(raw.call::<DeallocPd>(Handle { handle: pd })), (Refusal::InUse, [1, 0]));
     raw.call::<DestroyAh>(Handle { handle: ah }).expect("it is there");
     assert_eq!(followed(), 0);
@@ -200,7 +200,7 @@ fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used()
     let nobody = CreateAhRequest { dgid: mapped([10, 9, 0, 6]), ..good };
     assert_eq!(why(raw.call::<CreateAh>(nobody)), Refusal::NoRoute);
     // A client that goes leaves nothing behind.
-    drop((raw, stranger));
+    drop((raw, other));
     served.wait_until_empty();
     assert_eq!(followed(), 0);
 }

@@ -455,7 +455,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
         connect(fd.as_raw_fd(), &UnixAddr::new(&served.socket).expect("short")).expect("the peer listens");
         fd
     };
-    let (for_library, for_stranger) = (connect(), connect());
+    let (for_library, for_raw) = (connect(), connect());
     let as_unprivileged_user = || {
         // SAFETY: this thread is the only one of the forked child. The library's wrapper would look
         // for others.
@@ -473,7 +473,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
         let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
         assert!(matches!(region.reregister(&change), Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })));
         // Without the library as well.
-        let mut raw = Raw::over(for_stranger);
+        let mut raw = Raw::over(for_raw);
         raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
         let request = MapMemoryRequest { bytes: 4096, ..ALL };
         let refused = raw.call_with::<MapMemory>(request, &[read_only.as_raw_fd()]);

@@ -40,10 +40,10 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	void (*free_buf)(void *) = find("ibv_free_buf", "IBVERBS_1.17");
 	struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, void *, void *, size_t, int) = find("ibv_reg_buf_mr", "IBVERBS_1.17");
 	int (*export_buf)(void *) = find("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
-	struct ibv_pd *stranger = ibv_alloc_pd(context);
+	struct ibv_pd *other_pd = ibv_alloc_pd(context);
 	void *buf = NULL;
 	unsigned char *memory = alloc_buf(pd, SIZE, &buf);
-	CHECK(memory && buf && stranger);
+	CHECK(memory && buf && other_pd);
 	memset(memory, 7, SIZE);
 	struct ibv_mr *mr = reg_buf_mr(pd, buf, memory, SIZE, ACCESS), *part = reg_buf_mr(pd, buf, memory + 5000, 5000, ACCESS);
 	CHECK(mr && mr->addr == memory && mr->length == SIZE && part && part->addr == memory + 5000);
@@ -51,7 +51,7 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	CHECK(ibv_dereg_mr(part) == 0 && ibv_dereg_mr(mr) == 0);
 	CHECK(!reg_buf_mr(pd, buf, memory + 5000, 5001, ACCESS) && errno == EINVAL);
 	CHECK(!reg_buf_mr(pd, buf, memory - 1, 1, ACCESS) && errno == EINVAL);
-	CHECK(!reg_buf_mr(stranger, buf, memory, SIZE, ACCESS) && errno == EINVAL);
+	CHECK(!reg_buf_mr(other_pd, buf, memory, SIZE, ACCESS) && errno == EINVAL);
 	struct init_attr attr = { SIZE, ACCESS, MASK_ADDR | MASK_BUF, 0, memory, .buf = buf };
 	CHECK((mr = reg_mr_ex(pd, &attr)) && ibv_dereg_mr(mr) == 0);
 	attr.length++;
@@ -61,7 +61,7 @@ static void buffers(struct ibv_context *context, struct ibv_pd *pd, struct ibv_m
 	CHECK(export_buf(buf) == -1 && errno == ENODATA);
 	CHECK(!alloc_buf(pd, SIZE_MAX, &buf) && errno == ENOMEM);
 	free_buf(buf);
-	CHECK(ibv_dealloc_pd(stranger) == 0);
+	CHECK(ibv_dealloc_pd(other_pd) == 0);
 }
 
 /*

@@ -190,13 +190,13 @@ fn changes_nothing(manager: &mut ConnectionManager, id: CommId, from: PeerAddres
 #[test]
 fn another_address_with_the_right_numbers_changes_nothing_in_any_state() {
     for (mut manager, id, other, host) in states() {
-        let stranger = PeerAddress { remote: [9; 16], ..address(host) };
+        let unknown_peer = PeerAddress { remote: [9; 16], ..address(host) };
         let other = if other == CommId(0) { CommId(0x1234_5678) } else { other };
         let mut forged = answers(other, id, host, QPNS[host]);
         forged.extend([rep(other, id), found(id)]);
         for message in forged {
             let before = manager.counters().clone();
-            changes_nothing(&mut manager, id, stranger, message);
+            changes_nothing(&mut manager, id, unknown_peer, message);
             let after = manager.counters();
             assert_eq!(
                 (after.other_peer, after.unknown),
@@ -247,7 +247,7 @@ fn a_question_for_a_datagram_service_is_changed_by_no_other_message() {
     let req = asking.poll_transmit().expect("a SIDR_REQ").mad;
     asked.on_datagram(address(1), &req.to_bytes(), NOW);
     let request = asked.poll_event().expect("a request").id();
-    let stranger = |host| PeerAddress { remote: [9; 16], ..address(host) };
+    let unknown_peer = |host| PeerAddress { remote: [9; 16], ..address(host) };
     let all = |local, remote, host| answers(local, remote, host, 0).into_iter().chain([rep(local, remote)]);
     for local in [CommId(0), CommId(5), question] {
         for message in all(local, question, 0) {
@@ -264,7 +264,7 @@ fn a_question_for_a_datagram_service_is_changed_by_no_other_message() {
             }
         }
     }
-    changes_nothing(&mut asking, question, stranger(0), found(question));
+    changes_nothing(&mut asking, question, unknown_peer(0), found(question));
     changes_nothing(&mut asking, question, address(0), found(CommId(question.0 ^ 1)));
     asking.on_datagram(address(0), &bytes(found(question)), NOW);
     assert!(matches!(asking.poll_event(), Some(CmEvent::ServiceFound { id, .. }) if id == question));

@@ -538,13 +538,13 @@ fn unknown_peers_end_no_connection() {
     }
     world.plans.clear();
     // Each message of the connection again, and ends of it with the right numbers, from elsewhere.
-    let stranger = |host: usize| PeerAddress { remote: [9; 16], ..address(host) };
+    let unknown_peer = |host: usize| PeerAddress { remote: [9; 16], ..address(host) };
     for (host, _, bytes) in &heard {
-        world.managers[*host].on_datagram(stranger(*host), bytes, world.now);
+        world.managers[*host].on_datagram(unknown_peer(*host), bytes, world.now);
         for attribute in [0x12, 0x15, 0x16] {
             let mut forged = bytes.clone();
             forged[17] = attribute;
-            world.managers[*host].on_datagram(stranger(*host), &forged, world.now);
+            world.managers[*host].on_datagram(unknown_peer(*host), &forged, world.now);
         }
     }
     for manager in &mut world.managers {

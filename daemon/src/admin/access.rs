@@ -13,7 +13,7 @@ use nix::{
 };
 use tracing::warn;
 
-use crate::process_groups::groups_of;
+use crate::peer_groups::groups_of;
 
 /// The group of operators, unless the config names another; the packages create it.
 pub(crate) const DEFAULT_GROUP: &str = "roced-admin";

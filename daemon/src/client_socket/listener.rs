@@ -24,7 +24,7 @@ use tracing::info;
 use super::connection::{ClientConnection, ClientProcess};
 use crate::{
     accounts::{access::AccessRules, subordinate::SubordinateUids},
-    process_groups::groups_of,
+    peer_groups::groups_of,
 };
 
 /// Buffer of replies and events that a client has not received, bytes: for some eighty. The kernel

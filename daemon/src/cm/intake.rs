@@ -75,9 +75,9 @@ const RATE_WAIT: Duration = Duration::from_millis(2);
 pub(super) struct Intake {
     answers: ShareQueues,
     of_known: ShareQueues,
-    of_strangers: ShareQueues,
-    unknown_of_known: ShareQueues,
-    unknown_of_strangers: ShareQueues,
+    of_unknown: ShareQueues,
+    unconnected_of_known: ShareQueues,
+    unconnected_of_unknown: ShareQueues,
     /// Of unknown peers the first come have it: a host that sends many DREQs, because this one has
     /// lost its connections by a restart, gets more of it than its turn among all forged addresses.
     unknown_taken: RateBudget,
@@ -94,9 +94,9 @@ impl Default for Intake {
         Self {
             answers: ShareQueues::new(ANSWERS_MAX, None),
             of_known: ShareQueues::new(OF_KNOWN_MAX, None),
-            of_strangers: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
-            unknown_of_known: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
-            unknown_of_strangers: ShareQueues::new(SHARE_MAX, None),
+            of_unknown: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
+            unconnected_of_known: ShareQueues::new(SHARE_MAX, Some(TAKEN)),
+            unconnected_of_unknown: ShareQueues::new(SHARE_MAX, None),
             unknown_taken: RateBudget::new(TAKEN),
             turn: 0,
             dropped: 0,
@@ -116,12 +116,12 @@ impl Intake {
         let line = match (is_answer, is_request(&mad.bytes)) {
             (true, _) => &mut self.answers,
             (false, true) if is_known => &mut self.of_known,
-            (false, true) => &mut self.of_strangers,
+            (false, true) => &mut self.of_unknown,
             (false, false) => {
                 let is_put = if is_known {
-                    self.unknown_of_known.put(mad)
+                    self.unconnected_of_known.put(mad)
                 } else {
-                    let line = &mut self.unknown_of_strangers;
+                    let line = &mut self.unconnected_of_unknown;
                     line.has_room(&mad.from) && self.unknown_taken.take(now) && line.put(mad)
                 };
                 self.unknown_dropped += u64::from(!is_put);
@@ -135,9 +135,9 @@ impl Intake {
     pub(super) fn room(&mut self, now: Instant) -> MadRoom {
         let room = |line: &ShareQueues| HELD_MAX.saturating_sub(line.len);
         MadRoom {
-            of_strangers: room(&self.of_strangers),
-            unknown_of_known: room(&self.unknown_of_known),
-            unknown_of_strangers: room(&self.unknown_of_strangers).min(self.unknown_taken.left(now) as usize),
+            of_unknown: room(&self.of_unknown),
+            unconnected_of_known: room(&self.unconnected_of_known),
+            unconnected_of_unknown: room(&self.unconnected_of_unknown).min(self.unknown_taken.left(now) as usize),
         }
     }
 
@@ -146,10 +146,10 @@ impl Intake {
     pub(super) fn take(&mut self, now: Instant) -> Option<IncomingMad> {
         self.turn = (self.turn + 1) % TURNS;
         let first = match self.turn {
-            0 | 8 => &mut self.of_strangers,
+            0 | 8 => &mut self.of_unknown,
             3 | 6 | 11 | 14 => &mut self.of_known,
-            5 => &mut self.unknown_of_known,
-            13 => &mut self.unknown_of_strangers,
+            5 => &mut self.unconnected_of_known,
+            13 => &mut self.unconnected_of_unknown,
             _ => &mut self.answers,
         };
         first.take(now).or_else(|| self.lines().find_map(|line| line.take(now)))
@@ -157,8 +157,8 @@ impl Intake {
 
     /// The most useful first.
     fn lines(&mut self) -> impl Iterator<Item = &mut ShareQueues> {
-        let Self { answers, of_known, of_strangers, unknown_of_known, unknown_of_strangers, .. } = self;
-        [answers, of_known, of_strangers, unknown_of_known, unknown_of_strangers].into_iter()
+        let Self { answers, of_known, of_unknown, unconnected_of_known, unconnected_of_unknown, .. } = self;
+        [answers, of_known, of_unknown, unconnected_of_known, unconnected_of_unknown].into_iter()
     }
 
     /// A datagram can be taken now.
@@ -170,7 +170,7 @@ impl Intake {
     /// some at a time.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let held =
-            [self.of_strangers.ready_at(), self.unknown_of_known.ready_at(), self.unknown_taken.exhausted_until()];
+            [self.of_unknown.ready_at(), self.unconnected_of_known.ready_at(), self.unknown_taken.exhausted_until()];
         Some(held.into_iter().flatten().min()? + RATE_WAIT)
     }
 }
@@ -291,7 +291,7 @@ mod tests {
             intake.put(mad(host, 0), false, &mut known, now);
         }
         assert_eq!(intake.dropped, 40_000 - 2 - LINE_MAX as u64);
-        assert_eq!(intake.room(now).of_strangers, 0, "workers keep those that come now");
+        assert_eq!(intake.room(now).of_unknown, 0, "workers keep those that come now");
         intake.put(mad(1, 2), false, &mut known, now);
         intake.put(mad(1, 3), true, &mut known, now);
         let first: Vec<_> = (0..3).filter_map(|_| intake.take(now)).collect();
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn datagrams_of_known_peers_about_nothing_are_looked_at_at_a_rate() {
         let (mut intake, mut known, now) = (Intake::default(), known_peers(), Instant::now());
-        let share = |intake: &Intake, host: u16| intake.unknown_of_known.share_of(&mad(host, 0).from);
+        let share = |intake: &Intake, host: u16| intake.unconnected_of_known.share_of(&mad(host, 0).from);
         let other =
             (2..).find(|host| share(&intake, *host) != share(&intake, 1)).expect("not all hosts have one share");
         [1, other].into_iter().for_each(|host| known.heard(mad(host, 0).from, now));
@@ -364,9 +364,9 @@ mod tests {
         };
         let came: u32 = (2..20_000).map(|host| come(&mut intake, host)).sum();
         assert_eq!(came, TAKEN.at_once - SHARE_MAX as u32);
-        assert_eq!((intake.room(now).unknown_of_strangers, intake.is_ready(now)), (0, false));
+        assert_eq!((intake.room(now).unconnected_of_unknown, intake.is_ready(now)), (0, false));
         let due = intake.deadline().expect("workers keep some");
-        assert_eq!(intake.room(due).unknown_of_strangers, 9, "in 2 ms");
+        assert_eq!(intake.room(due).unconnected_of_unknown, 9, "in 2 ms");
         assert_eq!(intake.deadline(), None);
     }
 
@@ -384,7 +384,7 @@ mod tests {
         }
         assert_eq!(looked_at, TAKEN.at_once as usize);
         let room = intake.room(now);
-        assert_eq!((room.of_strangers, room.unknown_of_strangers), (0, HELD_MAX));
+        assert_eq!((room.of_unknown, room.unconnected_of_unknown), (0, HELD_MAX));
         let due = intake.deadline().expect("some wait");
         assert!(!intake.is_ready(now) && intake.is_ready(due) && due > now);
         let in_time = (0..100).filter(|_| intake.take(due).is_some()).count();
@@ -439,7 +439,7 @@ mod tests {
             intake.put(mad(1, number), false, &mut known, now);
         }
         assert_eq!(intake.dropped, 256 - SHARE_MAX as u64);
-        let share = |host: u16| intake.of_strangers.share_of(&mad(host, 0).from);
+        let share = |host: u16| intake.of_unknown.share_of(&mad(host, 0).from);
         let other = (2..).find(|host| share(*host) != share(1)).expect("not all hosts have one share");
         intake.put(mad(other, 7), false, &mut known, now);
         assert_eq!((intake.take(now), intake.take(now)), (Some(mad(1, 0)), Some(mad(other, 7))));

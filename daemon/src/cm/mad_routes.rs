@@ -57,7 +57,7 @@ const fn is_of_unknown_peer(purpose: Asker) -> bool {
 }
 
 /// New routes for unknown peers at once, and how soon another one.
-const FOR_STRANGERS: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
+const FOR_UNKNOWN: Rate = Rate { at_once: 256, every: Duration::from_millis(5) };
 
 /// New routes for answers of programs to unknown peers, and the same to known peers: a thousand
 /// hosts that start at one moment. How many unknown peers have a connection, listeners look after;
@@ -92,7 +92,7 @@ pub(super) struct MadRoutes {
     /// Routes of each kind, and those that it has joined, with a neighbor that is being asked.
     resolving: BTreeMap<Asker, usize>,
     unsent: UnsentMads,
-    for_strangers: RateBudget,
+    for_unknown: RateBudget,
     for_answers: RateBudget,
     for_known: RateBudget,
     /// The rates do not count.
@@ -110,7 +110,7 @@ impl Default for MadRoutes {
             by_follow: BTreeMap::new(),
             resolving: BTreeMap::new(),
             unsent: UnsentMads::default(),
-            for_strangers: RateBudget::new(FOR_STRANGERS),
+            for_unknown: RateBudget::new(FOR_UNKNOWN),
             for_answers: RateBudget::new(FOR_ANSWERS),
             for_known: RateBudget::new(FOR_ANSWERS),
             has_no_limits: false,
@@ -230,7 +230,7 @@ impl MadRoutes {
     /// Whether there may be a new route for an answer now.
     fn may_have_route(&mut self, peer: &PeerAddress, purpose: Asker, environment: &mut Environment<'_>) -> bool {
         let rate = match purpose {
-            Asker::AnyHost => &mut self.for_strangers,
+            Asker::AnyHost => &mut self.for_unknown,
             Asker::AnsweredUnknown => &mut self.for_answers,
             Asker::KnownPeer | Asker::Account(_) => &mut self.for_known,
         };

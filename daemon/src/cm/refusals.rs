@@ -13,7 +13,7 @@ use crate::log_limiter::{AccountLogLimiter, LogLimiter};
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     of_accounts: AccountLogLimiter,
-    of_strangers: LogLimiter,
+    of_unknown: LogLimiter,
 }
 
 impl RefusalLog {
@@ -22,7 +22,7 @@ impl RefusalLog {
         let RefusedConnection { peer, service_id, account, cause } = refused;
         let admitted = match account {
             Some(account) => self.of_accounts.admit(*account, now),
-            None => self.of_strangers.admit(now),
+            None => self.of_unknown.admit(now),
         };
         let Some(held_back) = admitted else { return };
         let (local, peer) = (address_of(peer.local), address_of(peer.remote));

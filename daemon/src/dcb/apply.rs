@@ -66,7 +66,7 @@ pub(super) fn apply<C: NicControl>(
             Ok(()) => {
                 info!(interface = nic.interface(), change, "DCB of the NIC: written, because \"{finding}\"");
             }
-            Err(error) => unwritten.push(Unwritten::Refused { change, reason: refusal(&error) }),
+            Err(error) => unwritten.push(Unwritten::Refused { change, reason: refusal(&error, nic.interface()) }),
         }
     }
     unwritten

@@ -39,12 +39,13 @@ use super::mad_filters::MadFilters;
 
 /// Datagrams of each queue that wait at a time, of all workers: 3.1 MiB together. A flood of
 /// 250,000 a second fills a queue of 4,096 in 16 ms, in which even a busy machine gives the control
-/// thread a turn. After a restart of the daemon all peers are unknown peers, and name nothing.
+/// thread a turn. After a restart of the daemon all peers are unknown peers, and name nothing. Known
+/// and unknown are peers; unconnected are datagrams about connections that this host does not have.
 const ANSWERS: usize = 4096;
 const OF_KNOWN: usize = 1024;
-const OF_STRANGERS: usize = 4096;
-const UNKNOWN_OF_KNOWN: usize = 512;
-const UNKNOWN_OF_STRANGERS: usize = 512;
+const OF_UNKNOWN: usize = 4096;
+const UNCONNECTED_OF_KNOWN: usize = 512;
+const UNCONNECTED_OF_UNKNOWN: usize = 512;
 
 /// The part of a queue that an address may have.
 const SHARE_PART: usize = 8;
@@ -61,21 +62,21 @@ const TAKEN: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadRoom {
     /// Room for requests of unknown peers.
-    pub of_strangers: usize,
+    pub of_unknown: usize,
     /// Room for datagrams of known peers about unknown connections.
-    pub unknown_of_known: usize,
+    pub unconnected_of_known: usize,
     /// Room for datagrams of unknown peers about unknown connections.
-    pub unknown_of_strangers: usize,
+    pub unconnected_of_unknown: usize,
 }
 
 impl MadRoom {
     /// Room for as many datagrams as a turn takes.
-    pub const FULL: Self = Self { of_strangers: TAKEN, unknown_of_known: TAKEN, unknown_of_strangers: TAKEN };
+    pub const FULL: Self = Self { of_unknown: TAKEN, unconnected_of_known: TAKEN, unconnected_of_unknown: TAKEN };
 
     /// Most datagrams of a turn, by queue.
     fn most(self) -> [usize; 5] {
-        let Self { of_strangers, unknown_of_known, unknown_of_strangers } = self;
-        [TAKEN, TAKEN, of_strangers, unknown_of_known, unknown_of_strangers].map(|most| most.min(TAKEN))
+        let Self { of_unknown, unconnected_of_known, unconnected_of_unknown } = self;
+        [TAKEN, TAKEN, of_unknown, unconnected_of_known, unconnected_of_unknown].map(|most| most.min(TAKEN))
     }
 }
 
@@ -164,15 +165,15 @@ impl MadLine {
 }
 
 /// The first queue of datagrams that name no connection.
-const FIRST_UNKNOWN: usize = 3;
+const FIRST_UNCONNECTED: usize = 3;
 
 #[derive(Debug)]
 struct SharedMads {
     answers: CachePadded<MadLine>,
     of_known: CachePadded<MadLine>,
-    of_strangers: CachePadded<MadLine>,
-    unknown_of_known: CachePadded<MadLine>,
-    unknown_of_strangers: CachePadded<MadLine>,
+    of_unknown: CachePadded<MadLine>,
+    unconnected_of_known: CachePadded<MadLine>,
+    unconnected_of_unknown: CachePadded<MadLine>,
     doorbell: EventFd,
     filters: Arc<MadFilters>,
 }
@@ -199,9 +200,9 @@ pub fn mads(workers: usize, connections_max: usize) -> io::Result<(MadReceiver, 
     let shared = Arc::new(SharedMads {
         answers: CachePadded::new(MadLine::new(ANSWERS)),
         of_known: CachePadded::new(MadLine::new(OF_KNOWN)),
-        of_strangers: CachePadded::new(MadLine::new(OF_STRANGERS)),
-        unknown_of_known: CachePadded::new(MadLine::new(UNKNOWN_OF_KNOWN)),
-        unknown_of_strangers: CachePadded::new(MadLine::new(UNKNOWN_OF_STRANGERS)),
+        of_unknown: CachePadded::new(MadLine::new(OF_UNKNOWN)),
+        unconnected_of_known: CachePadded::new(MadLine::new(UNCONNECTED_OF_KNOWN)),
+        unconnected_of_unknown: CachePadded::new(MadLine::new(UNCONNECTED_OF_UNKNOWN)),
         doorbell,
         filters: Arc::new(MadFilters::new(connections_max)),
     });
@@ -225,7 +226,7 @@ impl SharedMads {
 
     /// The most useful first.
     fn lines(&self) -> [&MadLine; 5] {
-        [&self.answers, &self.of_known, &self.of_strangers, &self.unknown_of_known, &self.unknown_of_strangers]
+        [&self.answers, &self.of_known, &self.of_unknown, &self.unconnected_of_known, &self.unconnected_of_unknown]
     }
 }
 
@@ -242,7 +243,7 @@ impl MadSender {
     pub fn push(&mut self, mad: ReceivedMad) -> Result<(), MadDrop> {
         let address = self.shared.filters.hash_of(&mad.remote);
         let line = self.shared.line_of(address, &mad.bytes);
-        let is_about_unknown = line >= FIRST_UNKNOWN;
+        let is_about_unknown = line >= FIRST_UNCONNECTED;
         let pushed = self.shared.lines()[line].push(share_of(address), mad);
         pushed.map_err(|why| if is_about_unknown { MadDrop::AboutUnknown } else { why })?;
         self.unannounced = true;
@@ -360,12 +361,12 @@ mod tests {
     fn a_flood_of_one_address_takes_its_share_alone() {
         let (receiver, mut senders) = new(2);
         let flood: Vec<_> = (0..1000).map(|number| senders[0].push(request(1, number))).collect();
-        assert_eq!(flood.iter().filter(|pushed| pushed.is_ok()).count(), OF_STRANGERS / SHARE_PART);
+        assert_eq!(flood.iter().filter(|pushed| pushed.is_ok()).count(), OF_UNKNOWN / SHARE_PART);
         assert_eq!(flood.last(), Some(&Err(MadDrop::ShareFull)));
         let other = (2..).find(|host| share(&receiver, *host) != share(&receiver, 1)).expect("not all hosts have one");
         assert_eq!(senders[1].push(request(other, 7)), Ok(()));
         let taken = taken(&receiver);
-        assert_eq!((taken.len(), taken.last()), (OF_STRANGERS / SHARE_PART + 1, Some(&request(other, 7))));
+        assert_eq!((taken.len(), taken.last()), (OF_UNKNOWN / SHARE_PART + 1, Some(&request(other, 7))));
         // Its share is free again.
         assert_eq!(senders[1].push(request(1, 0)), Ok(()));
     }
@@ -441,7 +442,7 @@ mod tests {
             Err(why) => why == MadDrop::QueueFull,
         });
         assert!(full.is_some(), "many hosts fill the line");
-        assert_eq!(pushed, OF_STRANGERS);
+        assert_eq!(pushed, OF_UNKNOWN);
         while !taken(&receiver).is_empty() {}
         let is_free = |line: &MadLine| line.waiting.iter().all(|waiting| waiting.load(Ordering::Relaxed) == 0);
         assert!(receiver.shared.lines().into_iter().all(is_free));
@@ -478,9 +479,9 @@ mod tests {
         }
         senders[0].push(mad(1, Attribute::Dreq, 5)).expect("room");
         senders[0].announce();
-        let take = |of_strangers| {
+        let take = |of_unknown| {
             let mut taken = 0;
-            let room = MadRoom { of_strangers, unknown_of_known: 0, unknown_of_strangers: 0 };
+            let room = MadRoom { of_unknown, unconnected_of_known: 0, unconnected_of_unknown: 0 };
             receiver.drain(room, |_| taken += 1);
             (taken, receiver.shared.doorbell.read())
         };

@@ -499,7 +499,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
         ensure!(ended.status.code() == Some(7), "{files}: {ended}");
         ensure!(fs::read_dir(&scratch)?.next().is_none(), "{files}: a folder is left behind");
     }
-    let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
-    ensure!(stranger.errors.contains("No IB devices found"), "{stranger}");
+    let refused = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
+    ensure!(refused.errors.contains("No IB devices found"), "{refused}");
     Ok(())
 }

@@ -13,7 +13,7 @@ const FRONT_BYTES: usize = 14 + 20 + 8;
 /// The peer's and our IPv4 address.
 pub(crate) const PEER: [u8; 4] = [10, 0, 0, 2];
 pub(crate) const US: [u8; 4] = [10, 0, 0, 1];
-pub(crate) const STRANGER: [u8; 4] = [10, 0, 0, 9];
+pub(crate) const UNKNOWN_PEER: [u8; 4] = [10, 0, 0, 9];
 
 /// An IPv4 address as a GID.
 pub(crate) const fn gid([a, b, c, d]: [u8; 4]) -> [u8; 16] {
@@ -46,7 +46,7 @@ pub(crate) mod flags {
     pub(crate) const SOLICITED: u8 = 1;
     pub(crate) const ACK_REQUEST: u8 = 2;
     pub(crate) const OTHER_PARTITION: u8 = 4;
-    pub(crate) const STRANGER: u8 = 8;
+    pub(crate) const UNKNOWN_PEER: u8 = 8;
     pub(crate) const ABSOLUTE: u8 = 16;
     pub(crate) const IN_PIECES: u8 = 32;
     pub(crate) const OTHER_PAD: u8 = 64;
@@ -105,7 +105,7 @@ impl Recipe {
         } else {
             (self.payload_bytes as u8).wrapping_neg() & 3
         };
-        let source = if step.flags & flags::STRANGER != 0 { STRANGER } else { PEER };
+        let source = if step.flags & flags::UNKNOWN_PEER != 0 { UNKNOWN_PEER } else { PEER };
         into.clear();
         into.resize(FRONT_BYTES, 0);
         self.put_bth(pad, into);

@@ -165,7 +165,7 @@ pub(crate) struct Composer<'c> {
     /// Of datagrams: queue pairs of the other host that take them, with their Q_Keys, and some that
     /// do not; the own Q_Key.
     pub(crate) partners: Vec<(u32, u32)>,
-    pub(crate) strangers: Vec<u32>,
+    pub(crate) refusing: Vec<u32>,
     pub(crate) qkey: u32,
     /// Where the next WRITE and the next READ put their bytes.
     pub(crate) write_at: &'c mut u32,

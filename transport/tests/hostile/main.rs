@@ -47,7 +47,7 @@ const DATAGRAM_PEER: u32 = 0x200;
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
 const US: [u8; 16] = gid(1);
 const PEER: [u8; 16] = gid(2);
-const STRANGER: [u8; 16] = gid(9);
+const UNKNOWN_PEER: [u8; 16] = gid(9);
 /// Ethernet, IPv4, UDP, BTH, RETH, immediate, ICRC: the longest headers that we send.
 const OVERHEAD_MAX: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
 

@@ -15,7 +15,7 @@ use roced_transport::{
 };
 use roced_types::Qpn;
 
-use crate::{GROUP, OUR_QKEY, PEER, QPS, STRANGER, US, World, path, qpn};
+use crate::{GROUP, OUR_QKEY, PEER, QPS, UNKNOWN_PEER, US, World, path, qpn};
 
 impl World {
     pub(crate) fn frame(&mut self) {
@@ -82,15 +82,15 @@ impl World {
             imm: info.has_imm.then_some([4; 4]),
             ieth: info.has_ieth.then_some(Ieth { rkey: if polite { MrKey(1 << 8 | 1) } else { reth.rkey } }),
         };
-        let stranger = self.random.once_in(20);
+        let is_unknown = self.random.once_in(20);
         let destination = match self.random.once_in(50) {
             _ if to_group => GROUP,
-            true => STRANGER,
+            true => UNKNOWN_PEER,
             false => US,
         };
         // The mark of a congested switch.
         let class = if self.frames.is_multiple_of(4) { 3 } else { 0 };
-        let path = path(if stranger { STRANGER } else { PEER }, destination).with_class(class, 0);
+        let path = path(if is_unknown { UNKNOWN_PEER } else { PEER }, destination).with_class(class, 0);
         let mut bytes = vec![3; path.frame_bytes(&headers, payload)];
         path.fill(&mut FrameMut::single(&mut bytes), &headers, payload, |_| Ok(())).expect("filled");
         let disposition = self.endpoint.on_frame(self.now, &[&bytes], &mut self.client);
@@ -104,7 +104,7 @@ impl World {
         if info.service == Service::Ud {
             return;
         }
-        assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "an unknown peer is not heard");
+        assert!(!is_unknown || matches!(disposition, Disposition::Dropped(_)), "an unknown peer is not heard");
         if info.service == Service::Cnp {
             return;
         }

@@ -306,7 +306,7 @@ fn refused_packets_cause_no_notification() {
     assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::BadIcrc));
     // An unknown peer.
     let path = pair.path_spec(0);
-    let stranger = Path::new(&PathSpec {
+    let unknown_peer = Path::new(&PathSpec {
         source: {
             let mut gid = path.source;
             gid[15] = 77;
@@ -316,8 +316,8 @@ fn refused_packets_cause_no_notification() {
     })
     .unwrap();
     let headers = write(&pair, 0, 0);
-    let mut frame = vec![0; stranger.frame_bytes(&headers, 0)];
-    let filled = stranger.fill(&mut roced_transport::io::FrameMut::single(&mut frame), &headers, 0, |_| Ok(()));
+    let mut frame = vec![0; unknown_peer.frame_bytes(&headers, 0)];
+    let filled = unknown_peer.fill(&mut roced_transport::io::FrameMut::single(&mut frame), &headers, 0, |_| Ok(()));
     filled.expect("filled");
     mark(&mut frame);
     assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::WrongAddress));

@@ -230,12 +230,12 @@ fn another_address_changes_nothing() {
     // ones of the lie.
     let [from, to] = [pair.hosts[0].gid, pair.hosts[1].gid];
     pair.hosts[0].gid[15] = 77;
-    let stranger = forged(&pair, &headers, &[0; 1024]);
+    let unknown_peer = forged(&pair, &headers, &[0; 1024]);
     pair.hosts[0].gid = from;
     pair.hosts[1].gid[15] = 88;
     let misdirected = forged(&pair, &headers, &[0; 1024]);
     pair.hosts[1].gid = to;
-    for frame in [stranger, misdirected] {
+    for frame in [unknown_peer, misdirected] {
         assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::WrongAddress));
         assert_eq!(pair.hosts[1].state(), "RTS");
     }
@@ -400,8 +400,8 @@ fn another_domains_key_is_no_key() {
     let mut pair = Pair::new(Settings::default());
     let other = MrKey(0x0077_7701);
     let region = pair.hosts[1].endpoint.remove_mr(KEY).expect("there");
-    let stranger = roced_transport::mr::Mr { key: other, pd: roced_types::Pdn(2), ..region };
-    pair.hosts[1].endpoint.insert_mr(stranger).expect("room");
+    let of_other_pd = roced_transport::mr::Mr { key: other, pd: roced_types::Pdn(2), ..region };
+    pair.hosts[1].endpoint.insert_mr(of_other_pd).expect("room");
     pair.hosts[0].post(&SendWork { rkey: other.0, ..work(1, SendOp::Read, &[sge(0, 10)], 0) });
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess)]);

@@ -163,8 +163,8 @@ fn few_neighbors_are_asked_for_unknown_peers_at_a_time() {
     };
     let is_asked = |routes: &MadRoutes, host| routes.routes.contains_key(&peer(host));
     // The rates give as many within the seconds in which the kernel asks.
-    let fast = Rate { at_once: 10_000, ..FOR_STRANGERS };
-    (routes.for_strangers, routes.for_answers) = (RateBudget::new(fast), RateBudget::new(fast));
+    let fast = Rate { at_once: 10_000, ..FOR_UNKNOWN };
+    (routes.for_unknown, routes.for_answers) = (RateBudget::new(fast), RateBudget::new(fast));
     for (is_bounded, host) in (1000..3000).flat_map(|host| [(true, host), (false, 20_000 + host)]) {
         routes.send(peer(host), [0; MAD_BYTES], (is_bounded, false), &devices, &mut environment);
     }

@@ -38,8 +38,8 @@ fn wrong_qkey(composer: &mut Composer<'_>) {
 /// To a queue pair of another service, or to none.
 fn wrong_qp(composer: &mut Composer<'_>) {
     let mut message = composer.datagram();
-    let strangers = std::mem::take(&mut composer.strangers);
-    message.to.qpn = Qpn::from_wire(composer.random.pick(&strangers));
+    let refusing = std::mem::take(&mut composer.refusing);
+    message.to.qpn = Qpn::from_wire(composer.random.pick(&refusing));
     composer.post(message);
 }
 

@@ -215,7 +215,7 @@ impl World {
     pub(super) fn post_drawn(&mut self, at: usize, host: usize, operation: &Operation, row: u64) {
         let shares = self.model.connections[at].ends[1 - host].is_shared;
         let settings = self.model.connections[at].settings;
-        let (partners, strangers) =
+        let (partners, refusing) =
             if settings.service == Service::Datagram { self.others(host) } else { Default::default() };
         let connection = &mut self.model.connections[at];
         let end = &mut connection.ends[host];
@@ -229,7 +229,7 @@ impl World {
             sges: settings.sges,
             shares,
             partners,
-            strangers,
+            refusing,
             qkey: settings.qkey,
             write_at: &mut end.write_at,
             read_at: &mut end.read_at,
@@ -275,14 +275,14 @@ impl World {
     /// Queue pairs of the other host that take datagrams, with their Q_Keys, and others that do
     /// not, one of them not there.
     fn others(&self, host: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
-        let (mut partners, mut strangers) = (Vec::new(), vec![host::qpn(1 - host, host::QPS_MAX - 1).get()]);
+        let (mut partners, mut refusing) = (Vec::new(), vec![host::qpn(1 - host, host::QPS_MAX - 1).get()]);
         for Connection { ends, settings, .. } in &self.model.connections {
             match settings.service {
                 Service::Datagram => partners.push((ends[1 - host].qpn, settings.qkey)),
-                _ => strangers.push(ends[1 - host].qpn),
+                _ => refusing.push(ends[1 - host].qpn),
             }
         }
-        (partners, strangers)
+        (partners, refusing)
     }
 
     fn post(&mut self, at: usize, host: usize, message: Message) {
