@@ -240,7 +240,7 @@ pub(crate) struct ProgramMemory {
     handle: u32,
     /// Its exchanged pages; `None` if the program shares the memory itself, or it stays in place.
     held: Option<SharedPages>,
-    /// The daemon does not map it any more.
+    /// The daemon no longer maps it.
     freed: bool,
 }
 

@@ -323,7 +323,7 @@ impl Identifiers {
         Ok(key)
     }
 
-    /// Destroys an identifier. Its peer is told; no event of it comes any more.
+    /// Destroys an identifier. Its peer is told; it causes no further event.
     ///
     /// # Errors
     /// [`CmErrno::NoEntry`].

@@ -32,7 +32,7 @@ pub(crate) fn change(daemon: &DaemonSocket<'_>, command: &DeviceCommand, json: b
     Ok(format!("{} on {}: {}\n", report.name, report.interface, report.state))
 }
 
-/// Waits until the device `name` is not in transition any more.
+/// Waits until the device `name` is no longer in transition.
 fn attached(daemon: &DaemonSocket<'_>, name: &str) -> anyhow::Result<DeviceReport> {
     let deadline = Instant::now() + ATTACH_TIMEOUT;
     loop {

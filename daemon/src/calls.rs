@@ -348,7 +348,7 @@ impl CallHandler<'_, '_> {
         kept(fd, &self.registry.quota, self.objects.process.account)
     }
 
-    /// These queues are used from now on: no process takes pages out of their files any more.
+    /// These queues are used from now on: no process takes pages out of their files.
     fn seal(&mut self, queues: impl IntoIterator<Item = QueueFile>) -> Result<(), Refused> {
         let choice = self.registry.limits.client.unsealed_memory;
         queues.into_iter().try_for_each(|queue| self.objects.unsealed.seal(queue, choice))

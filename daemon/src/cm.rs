@@ -97,7 +97,7 @@ pub(crate) struct ConnectionService {
     ledger: Ledger,
     /// Queue pairs of all sessions, with their users: a program names none but its user's.
     qps: BTreeMap<Qpn, u32>,
-    /// New channels, and those that wait for room or do not any more.
+    /// New channels, and those that wait for room or no longer do.
     changed: BTreeMap<u32, Interest>,
     /// Received datagrams that wait.
     intake: Intake,

@@ -506,7 +506,7 @@ impl Daemon {
                 error!(
                     worker = worker.0,
                     seconds = so_far.as_secs(),
-                    "a worker makes no progress any more; the daemon ends itself"
+                    "a worker no longer makes progress; the daemon ends itself"
                 );
                 log_thread::flush_and_abort();
             }

@@ -1,7 +1,7 @@
 //! How long the last work of a queue pair or a session is sent, before it ends.
 //!
 //! One that finds no room waits a while, so that the control thread makes no turns without progress:
-//! a NIC may be slow, and may also take nothing any more.
+//! a NIC may be slow, and may also take nothing from now on.
 
 use std::time::{Duration, Instant};
 

@@ -191,7 +191,7 @@ pub fn has_no_holes_to_come(file: impl AsFd) -> bool {
     seals.intersects(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_WRITE) && seals.contains(SealFlag::F_SEAL_SHRINK)
 }
 
-/// Seals a file that a client has mapped, so that no process takes pages out of it any more or maps
+/// Seals a file that a client has mapped, so that no process takes pages out of it or maps
 /// it for writing, and closes it. A thread of the user's does that: while a process punches a hole
 /// in a file, a thread that seals it waits.
 pub fn seal_later(file: SharedFd) {
@@ -264,7 +264,7 @@ impl Leftover {
         while self.bytes > 0 {
             let rest = (self.bytes - 1) / PIECE * PIECE;
             let piece = ptr::with_exposed_provenance_mut(self.start + rest);
-            // SAFETY: the promise of `new`; bytes behind `self.bytes` are not ours any more.
+            // SAFETY: the promise of `new`; bytes behind `self.bytes` are no longer ours.
             if unsafe { libc::munmap(piece, self.bytes - rest) } != 0 {
                 return Room::keep(self);
             }
@@ -299,7 +299,7 @@ mod tests {
         ours.store(7, Ordering::Release);
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.as_ref() }.load(Ordering::Acquire), 7);
-        // SAFETY: mapped a few lines up and not used any more.
+        // SAFETY: mapped a few lines up and no longer used.
         unsafe { munmap(theirs.cast(), 4096) }.expect("it is a mapping");
     }
 }

@@ -51,7 +51,7 @@ struct UnreadPool {
 struct EndedOfAccount {
     /// The one that was not looked at for longest comes first.
     sockets: VecDeque<EndedSocket>,
-    /// Sum of theirs: no less than the kernel has now, because nothing is sent into them any more.
+    /// Sum of theirs: no less than the kernel has now, because nothing is sent into them now.
     bytes: u64,
 }
 

@@ -56,7 +56,7 @@ const ALL: u32 = 0;
 struct FairGroup {
     /// Number of the account or the client.
     number: u32,
-    /// FairGroup that it belongs to: [`ALL`], or an account.
+    /// Number of the group that it belongs to: [`ALL`], or an account.
     parent: u32,
     /// Slots or groups that belong to it, listed or not. Without any its place is free.
     members: u32,

@@ -67,7 +67,7 @@ pub(crate) fn hop_limit(asked: u8) -> u8 {
 /// `ibv_destroy_ah`.
 pub(crate) unsafe extern "C" fn destroy(ah: *mut Face) -> c_int {
     let _whole = NoCancellation::new();
-    // SAFETY: the program's handle is ours, so is its domain, and it does not use it any more.
+    // SAFETY: the program's handle is ours, so is its domain, and it no longer uses it.
     unsafe {
         let pd = (*ah).pd;
         drop(Ah::free(ah));

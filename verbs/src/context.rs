@@ -63,7 +63,7 @@ fn whole(context: *mut Face) -> *mut VerbsContext {
 /// `ibv_close_device`. The session ends when the last object made of it does.
 pub(crate) unsafe extern "C" fn close(context: *mut Face) -> c_int {
     let _whole = NoCancellation::new();
-    // SAFETY: it is one of ours, and the program does not use it any more.
+    // SAFETY: it is one of ours, and the program no longer uses it.
     drop(unsafe { Context::free(whole(context)) });
     0
 }

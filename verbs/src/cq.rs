@@ -291,7 +291,7 @@ pub(crate) fn flags(it: &Completion) -> u32 {
     grh | imm | invalidated
 }
 
-/// Immediate data as it stood on the wire, or the key that opens nothing any more.
+/// Immediate data as it stood on the wire, or the key that no longer opens anything.
 pub(crate) fn imm_data(it: &Completion) -> [u8; 4] {
     it.imm.or_else(|| it.invalidated.map(u32::to_ne_bytes)).unwrap_or_default()
 }

@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C" fn deregister(mr: *mut Face) -> c_int {
             }
             _ => drop(own),
         }
-        // SAFETY: the program does not use it any more.
+        // SAFETY: the program no longer uses it.
         drop(unsafe { Mr::free(mr) });
         domain.own.users.remove();
         Ok(())

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut PdFace, kind: u32) -> *mut Face {
 /// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut Face) -> c_int {
     let _whole = NoCancellation::new();
-    // SAFETY: the program's window is ours, so is its domain, and it does not use it any more.
+    // SAFETY: the program's window is ours, so is its domain, and it no longer uses it.
     unsafe {
         let pd = (*mw).pd;
         drop(Mw::free(mw));

@@ -199,7 +199,7 @@ fn users<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, srq: Option<&'a Srq>)
 pub(crate) unsafe extern "C" fn destroy(qp: *mut QpFace) -> c_int {
     let _whole = NoCancellation::new();
     // SAFETY: the program's queue pair is ours, so is all that it was made with, and the program
-    // does not use it any more.
+    // no longer uses it.
     unsafe {
         let object = Qp::of(qp);
         context::of((*qp).context).objects().qps.remove(&object.own.qp.qpn());

@@ -47,7 +47,7 @@ impl CmChannel {
     pub fn destroy_id(&self, id: u32) -> Result<u32> {
         let mut identifiers = self.session.identifiers()?;
         let taken = identifiers.of(self.handle, id)?.taken;
-        // Fails only if the daemon does not have it any more.
+        // Fails only if the daemon no longer has it.
         let _ = self.session.daemon.call::<DestroyCmId>(DestroyCmIdRequest { taken, id, reserved: 0 });
         let events = identifiers.remove(id);
         self.drop_stale(&identifiers);
@@ -181,7 +181,7 @@ impl CmChannel {
     pub fn leave(&self, membership: u32) -> Result<u32> {
         let mut identifiers = self.session.identifiers()?;
         let events = identifiers.membership_events(self.handle, membership)?;
-        // Fails only if the daemon does not have it any more.
+        // Fails only if the daemon no longer has it.
         let request = DestroyCmIdRequest { taken: 0, id: membership, reserved: 0 };
         let _ = self.session.daemon.call::<DestroyCmId>(request);
         identifiers.remove_membership(membership);

@@ -232,7 +232,7 @@ impl Fresh {
         // step.
         let result = unsafe { libc::syscall(libc::SYS_mremap, at, self.bytes, self.bytes, flags, chunk.start) };
         checked("mremap", result)?;
-        // The mapping is not to be unmapped here any more.
+        // The mapping is no longer to be unmapped here.
         std::mem::forget(self);
         Ok(())
     }

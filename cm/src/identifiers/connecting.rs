@@ -186,7 +186,7 @@ impl Identifiers {
         Ok(())
     }
 
-    /// A question is answered: it is not the identifier's any more.
+    /// A question is answered: it is no longer the identifier's.
     fn answered(&mut self, key: IdKey, connection: CommId) {
         self.no_longer_unconfirmed(key);
         self.by_connection.remove(&connection);

@@ -36,7 +36,7 @@ pub trait Host {
     /// The local address of a datagram's destination, on its device.
     ///
     /// # Errors
-    /// [`CmErrno::NoDevice`] if the device does not have it any more.
+    /// [`CmErrno::NoDevice`] if the device no longer has it.
     fn local_on(&mut self, peer: PeerAddress) -> Result<DeviceAddress, CmErrno>;
 
     /// The interface of an address on a device, for link-local addresses.

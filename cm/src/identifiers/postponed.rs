@@ -101,7 +101,7 @@ impl Postponed {
         Some((name.0, mad))
     }
 
-    /// The message is a request that waits, or its end: it does not wait any more.
+    /// The message is a request that waits, or its end: it no longer waits.
     pub(super) fn forget(&mut self, peer: PeerAddress, message: &CmMessage) {
         if let Some(name) = name_of(peer, message) {
             self.remove(&name);

@@ -52,7 +52,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Does not listen any more. Connections stay.
+    /// Stops listening. Connections stay.
     pub fn unlisten(&mut self, service_id: ServiceId) {
         self.listeners.remove(&service_id);
     }
@@ -140,7 +140,7 @@ impl ConnectionManager {
     }
 
     /// Refuses a connection before it is established, on either side, for a program of user
-    /// `account`. It is forgotten, and no event of it comes any more, except the end of TIMEWAIT if
+    /// `account`. It is forgotten, and it causes no further event, except the end of TIMEWAIT if
     /// this end had not accepted it.
     ///
     /// # Errors

@@ -108,7 +108,7 @@ impl ConnectionManager {
             return;
         };
         self.enter_backlog(id, req.service_id);
-        // The peer gives up before that: the program is not waited for any more.
+        // The peer gives up before that: the program is no longer waited for.
         let patience = time::of_exponent(time::MRA_SERVICE_TIMEOUT) * 2;
         self.set_deadline(id, Some(now + patience));
         self.events.push_back(CmEvent::Requested { id, req: *req, peer: from });

@@ -78,7 +78,7 @@ impl ConnectionManager {
     }
 
     /// Answers a [`CmEvent::ServiceRequested`]. The answer is kept for repetitions of the question;
-    /// no event comes any more.
+    /// no further event comes.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::State`].

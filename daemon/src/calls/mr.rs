@@ -330,7 +330,7 @@ impl CallHandler<'_, '_> {
         let &mut MrObject { mr: Mr { key, .. }, pd, memory, windows, .. } = find(&mut self.objects.mrs, number)?;
         check_unused(windows)?;
         let device = self.objects.device;
-        // Each worker's answer says that nothing of it reaches the region any more.
+        // Each worker's answer says that it no longer reaches the region.
         self.take_back_from_all(|| Command::DropMr(device, key))?;
         self.objects.mrs.remove(&number);
         self.registry.mrs.give_back(number);
@@ -378,7 +378,7 @@ fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
     }
 }
 
-/// Its client has sealed the memory, if it must. The file is not needed any more.
+/// Its client has sealed the memory, if it must. The file is no longer needed.
 fn check_sealed(memory: &mut MemoryObject) -> Result<(), Refused> {
     if memory.unsealed.as_ref().is_some_and(|file| !has_no_holes_to_come(file)) {
         return Err(Refused::with(Refusal::BadFile, UNSEALED as u32, 0u64));

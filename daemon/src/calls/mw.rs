@@ -155,7 +155,7 @@ impl CallHandler<'_, '_> {
         Ok((handle, entry))
     }
 
-    /// A window of type 2 opens nothing any more. Only its own queue pair may ask, or a peer of
+    /// A window of type 2 no longer opens anything. Only its own queue pair may ask, or a peer of
     /// that one (IBTA v1 10.6.7: a window of type 2B belongs to the queue pair that bound it).
     fn invalidate(&mut self, key: MrKey, qp_pd: u32, owner: Qpn) -> Result<(), Refused> {
         let handle = key.0 >> 8;

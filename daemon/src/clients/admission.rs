@@ -162,7 +162,7 @@ impl Clients {
     /// Where a client begins, and the charge for its place; the limit that is reached when there is
     /// not even room to tell it.
     fn stage_for(&self, process: ClientProcess, is_early: bool) -> Result<(SessionStage, Option<Charge>), u64> {
-        // An ending session does not count for its account any more: the next run of a large job
+        // An ending session no longer counts for its account: the next run of a large job
         // begins as the last one ends. (It has a place with the workers until the end, for which
         // `accept` makes new connections wait.)
         let limits = &self.registry.limits;

@@ -132,7 +132,7 @@ impl MadRoutes {
         most.saturating_sub(self.resolving.get(&purpose).map_or(0, |count| *count))
     }
 
-    /// Counts a route that is being resolved from now on, or not any more.
+    /// Counts a route that is being resolved from now on, or no longer.
     fn count_resolving(&mut self, purpose: Asker, before: bool, now: bool) {
         if before == now {
             return;
@@ -210,7 +210,7 @@ impl MadRoutes {
         true
     }
 
-    /// The last program of a user has left: nothing of it waits for neighbors any more.
+    /// The last program of a user has left: nothing of it waits for neighbors.
     pub(super) fn forget_account(&mut self, account: AccountId, environment: &mut Environment<'_>) {
         let asker = Asker::Account(account);
         let waits = |route: &MadRoute| route.purpose == asker || route.joined.contains(&asker);
@@ -381,7 +381,7 @@ impl MadRoutes {
         }
     }
 
-    /// These do not wait for the neighbor of a route any more.
+    /// These no longer wait for the neighbor of a route.
     fn leave(&mut self, joined: BTreeSet<Asker>, follow: FollowId, environment: &mut Environment<'_>) {
         for asker in joined {
             self.count_resolving(asker, true, false);

@@ -185,7 +185,7 @@ impl Daemon {
             let (name, interface) = (&device.config.name, &device.config.interface);
             let mode = attached.attachment.program.mode();
             if !gives_up {
-                warn!(device = name, interface, %mode, "the driver does not run the XDP program any more: attaching it again");
+                warn!(device = name, interface, %mode, "the driver no longer runs the XDP program: attaching it again");
                 device.recovering = true;
                 self.attach_again(id, None);
             } else if device.config.xdp_mode == XdpMode::Auto && mode == AttachedMode::Native {

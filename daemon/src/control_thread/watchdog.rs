@@ -1,4 +1,4 @@
-//! Notices a worker that makes no progress any more.
+//! Notices a worker that no longer makes progress.
 //!
 //! The control thread looks once a second. After [`STUCK_TIME_MAX`] the daemon ends itself, because
 //! its clients would hang and the kernel would not get its traffic back. Systemd's watchdog, which

@@ -99,7 +99,7 @@ enum NeighborPast {
 /// ```text
 ///              no way                     no way
 ///   Unreachable ◄──────────── Resolving ◄──────────── Reachable
-///        │  ▲   silent, or too long │  ▲   not known any more │
+///        │  ▲   silent, or too long │  ▲   no longer known    │
 ///        │  └───────────────────────┤  └──────────────────────┘
 ///        │ answer                   │ answer
 ///        └──────────► Reachable ◄───┘

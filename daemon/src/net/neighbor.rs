@@ -28,7 +28,7 @@ pub(super) type NeighborKey = (u32, IpAddr);
 pub(super) struct NeighborNews {
     pub(super) neighbor: NeighborKey,
     pub(super) change: NeighborChange,
-    /// The kernel does not look for it, or not any more.
+    /// The kernel does not look for it, or no longer.
     pub(super) is_verdict: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum NeighborChange {
     None,
     /// By another MAC address.
     Mac,
-    /// It is known now, or not any more.
+    /// It is known now, or no longer.
     Known,
 }
 

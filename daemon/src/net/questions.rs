@@ -3,7 +3,7 @@
 //!
 //! The kernel's table has room for 1,024 neighbors of a family by default, of all programs of the
 //! host, and an address that it looks for keeps its place there until it gives up, after 3 s, even
-//! if no path leads there any more. So a question counts for its [`Asker`] until the kernel's
+//! if there is no longer a path there. So a question counts for its [`Asker`] until the kernel's
 //! verdict. Beyond the bound a destination waits in line, and is asked for in its turn.
 //!
 //! An address that did not answer keeps its place after the verdict, for up to 15 s, and with 512

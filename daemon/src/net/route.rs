@@ -74,7 +74,7 @@ fn first_route(requests: &mut Requests, question: RouteMessage) -> io::Result<Op
             RouteNetlinkMessage::NewRoute(route) => Some(route),
             _ => None,
         })),
-        // No route, prohibited, unreachable; a source that is not ours any more.
+        // No route, prohibited, unreachable; a source that is no longer ours.
         Err(error) if is_no_route(&error) => Ok(None),
         Err(error) => Err(error),
     }

@@ -32,7 +32,7 @@ pub struct SetQueues<N> {
     pub queues: Vec<N>,
 }
 
-/// Answer to [`SetQueues`]: the queues that the worker does not use any more. With an error these
+/// Answer to [`SetQueues`]: the queues that the worker no longer uses. With an error these
 /// are those of the command, and nothing has changed.
 pub type QueuesSet<N> = Result<Vec<N>, (Vec<N>, CommandRefused)>;
 
@@ -100,7 +100,7 @@ pub enum Command {
         /// The group.
         group: [u8; 16],
     },
-    /// It is not any more. [`Answer::Done`].
+    /// It is no longer one. [`Answer::Done`].
     Detach {
         /// The device.
         device: DeviceId,
@@ -158,7 +158,7 @@ pub enum Command {
     /// on but a batch, in turn, by each of these commands. Those of reliable connections send
     /// nothing. [`Answer::Sent`].
     EndSession(SessionId),
-    /// End a queue pair: it sends and completes nothing any more. [`Answer::Qp`].
+    /// End a queue pair: it no longer sends or completes anything. [`Answer::Qp`].
     DropQp(Qpn),
     /// Fill this in. [`Answer::Snapshot`].
     Snapshot(Box<WorkerSnapshot>),
@@ -173,11 +173,11 @@ pub enum Answer {
     Done,
     /// A detached session.
     Session(WorkerSession),
-    /// Memory that this worker does not access any more, because no memory region of it is left.
+    /// Memory that this worker no longer accesses, because no memory region of it is left.
     Memory(Option<Backing>),
-    /// A CQ ring that this worker does not write any more.
+    /// A CQ ring that this worker no longer writes.
     MappedCqRing(CqRing),
-    /// The replaced CQ ring; this worker does not write it any more.
+    /// The replaced CQ ring; this worker no longer writes it.
     Ring(CqRingPlace),
     /// A batch of posted work was sent.
     Sent {

@@ -90,7 +90,7 @@ impl<C, A> Mailbox<C, A> {
     pub fn call(&mut self, command: C, deadline: Instant) -> Result<A, CallError> {
         self.ticket += 1;
         if self.shared.commands.push((self.ticket, command)).is_err() {
-            // As many calls were given up as the box holds: this worker makes no progress any more.
+            // As many calls were given up as the box holds: this worker no longer makes progress.
             return Err(if self.has_ended() { CallError::Gone } else { CallError::Timeout });
         }
         self.waker.wake();

@@ -392,7 +392,7 @@ impl<N: Nic> Worker<N> {
         self.fault.is_some()
     }
 
-    /// A session violated the ABI; its work is not taken any more.
+    /// A session violated the ABI; its work is no longer taken.
     pub(super) fn note_fault(&mut self, session: SessionId, fault: ClientFault) {
         self.fault = Some(WorkerEvent::Fault { session, fault });
     }

@@ -39,7 +39,7 @@ impl<N: Nic> Worker<N> {
         Answer::Sent { frames: frames as u32, is_left }
     }
 
-    /// Takes no work of a session any more, and sends a batch of that which its queue pairs have,
+    /// Takes no further work of a session, and sends a batch of that which its queue pairs have,
     /// in turn. [`Answer::Sent`].
     pub(super) fn end_session(&mut self, session: SessionId) -> Answer {
         let Some((slot, is_new)) = self.qp_table.end_session(session) else {

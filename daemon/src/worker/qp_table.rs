@@ -5,7 +5,7 @@
 //!       ──► its rings ──► Endpoint
 //! ```
 //!
-//! A client that breaks the rules is muted: its doorbells and rings are not looked at any more,
+//! A client that breaks the rules is muted: its doorbells and rings are no longer looked at,
 //! until the control thread has taken its queue pairs and its session away. Those of a session that
 //! has ended are looked at only where the control thread asks for their last work.
 
@@ -96,7 +96,7 @@ impl SessionEntry {
         self.strays = (self.strays + STRAYS_OF_ONE).min(STRAYS_OF_ONE * DOORBELLS);
     }
 
-    /// Its doorbells and rings have no turns any more.
+    /// Its doorbells and rings no longer have turns.
     const fn is_closed(&self) -> bool {
         self.muted || self.end.is_some()
     }
@@ -220,7 +220,7 @@ impl QpTable {
         self.slot_of(session).is_some()
     }
 
-    /// The doorbells and rings of a session have no turns any more. Returns its slot, and whether
+    /// The doorbells and rings of a session no longer have turns. Returns its slot, and whether
     /// it ends now; `None` when it is not here.
     pub(super) fn end_session(&mut self, session: SessionId) -> Option<(u32, bool)> {
         let slot = self.slot_of(session)?;
@@ -251,7 +251,7 @@ impl QpTable {
         })
     }
 
-    /// The queue pair of this doorbell of the ended session in `slot` has no last work any more.
+    /// The queue pair of this doorbell of the ended session in `slot` no longer has last work.
     pub(super) fn pass_over(&mut self, slot: u32, doorbell: u32) {
         self.doorbells[doorbell_place(slot, doorbell)] = 0;
     }

@@ -250,7 +250,7 @@ fn computed_by(tid: i32) -> Duration {
     // As pthread_getcpuclockid makes it: a thread's clock, of the time that the scheduler has given
     // it.
     let clock = ClockId::from_raw((!tid << 3) | 6);
-    // One that has ended has no clock any more.
+    // One that has ended no longer has a clock.
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 

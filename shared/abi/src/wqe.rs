@@ -27,7 +27,7 @@ pub struct SendWqe {
     /// [`BindWindow::va`](roced_types::BindWindow).
     pub remote_va: u64,
     /// Remote key of a WRITE, READ, FLUSH or atomic operation. Of LOCAL_INV and SEND with
-    /// invalidate: the key that opens nothing any more. Of BIND_MW: the key that the window has
+    /// invalidate: the key that no longer opens anything. Of BIND_MW: the key that the window has
     /// afterward.
     pub rkey: u32,
     /// Bytes of inline data behind this header, with

@@ -71,7 +71,7 @@ pub enum CompletionOp {
     FetchAdd = 4,
     /// A memory window was bound.
     BindWindow = 5,
-    /// A key was made to open nothing any more.
+    /// A key was taken back.
     LocalInvalidate = 6,
     /// A FLUSH.
     Flush = 8,
@@ -112,7 +112,7 @@ pub mod completion_flags {
     /// A datagram: the first 40 bytes of the buffer are the place of a GRH, and `byte_len` counts
     /// them. An IPv6 header fills it, an IPv4 header its last 20 bytes.
     pub const GRH: u8 = 1 << 2;
-    /// `imm` holds a key of ours that opens nothing any more, in this machine's byte order.
+    /// `imm` holds a key of ours that no longer opens anything, in this machine's byte order.
     pub const INVALIDATED: u8 = 1 << 3;
     /// With [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
     /// says which it is).

@@ -13,7 +13,7 @@ pub const QP_ACCESS_ERROR: u32 = 3;
 /// The first request of the peer has come to a queue pair in state RTR: the peer is ready to
 /// send.
 pub const COMMUNICATION_ESTABLISHED: u32 = 4;
-/// A queue pair in state SQD has nothing under way any more.
+/// A queue pair in state SQD no longer has anything under way.
 pub const SQ_DRAINED: u32 = 5;
 /// The device's network interface is gone; its queue pairs fail. It can be used again when the
 /// interface is back and the link is up.

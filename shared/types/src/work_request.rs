@@ -22,11 +22,11 @@ pub enum SendOp {
     CompareSwap = 5,
     /// Atomic fetch and add of eight remote bytes.
     FetchAdd = 6,
-    /// Makes a key of ours open nothing any more (LOCAL_INV).
+    /// Takes a key of ours back (LOCAL_INV).
     LocalInvalidate = 7,
     /// Binds a memory window (BIND_MW); see [`BindWindow`].
     BindWindow = 8,
-    /// SEND that makes a key of the receiver's open nothing any more.
+    /// SEND that takes a key of the receiver's back.
     SendInvalidate = 9,
     /// Makes earlier WRITEs to remote memory visible there; see [`flush`].
     Flush = 14,

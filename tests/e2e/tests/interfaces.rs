@@ -177,7 +177,7 @@ pub(crate) fn a_program_that_is_not_run_is_attached_again(settings: &Settings) -
     let program = serde_json::from_str::<serde_json::Value>(&links)?[0]["xdp"]["prog"]["id"].to_string();
     lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "4190"], SOON)?.success()?;
     lab.run(Host::A, settings.client, &["detach-xdp", &program], SOON)?.success()?;
-    let attached_again = || Ok(lab.log(Host::A)?.contains("does not run the XDP program any more"));
+    let attached_again = || Ok(lab.log(Host::A)?.contains("no longer runs the XDP program"));
     ensure!(within(SOON, attached_again)?, "{}", lab.log(Host::A)?);
     ensure!(within(SOON, || state_is(&lab, Host::A, "serving"))?, "{:#}", device(&lab, Host::A)?);
     load.end(2 * SOON)?.success().context("a connection did not survive that the program was attached again")?;

@@ -4,6 +4,9 @@ use serde::Serialize;
 
 use crate::outcome::RunOutcome;
 
+/// Name of the bars about connections that fail.
+const FAILURES: &str = "connections that failed";
+
 /// Bound of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
@@ -25,6 +28,17 @@ impl BarSpec {
     /// A value of the only run, or of the first.
     pub(crate) fn new(name: &'static str, goal: Goal, value: impl Fn(&RunOutcome) -> f64 + Sync + 'static) -> Self {
         Self { name, goal, value: Box::new(move |outcomes| value(&outcomes[0])) }
+    }
+
+    /// No connection of the only run, or of the first, fails.
+    pub(crate) fn no_failures() -> Self {
+        Self::new(FAILURES, Goal::AtMost(0.0), |outcome| outcome.failures() as f64)
+    }
+
+    /// No connection of any run fails.
+    pub(crate) fn no_failures_in_any_run() -> Self {
+        let failures = |outcomes: &[RunOutcome]| outcomes.iter().map(|outcome| outcome.failures() as f64).sum();
+        Self { name: FAILURES, goal: Goal::AtMost(0.0), value: Box::new(failures) }
     }
 }
 

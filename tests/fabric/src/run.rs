@@ -21,12 +21,13 @@ const PAUSE_WIRE_BYTES: u64 = 84;
 /// Bytes of the longest frame on a link.
 const FRAME_WIRE_BYTES_MAX: u64 = 4220;
 
-/// Time from the arrival of a pause until nothing more is sent: 60 quanta at 10 Gbit/s
-/// (IEEE 802.3 annex 31B).
+/// Time from the arrival of a pause until nothing more is sent: 60 quanta at 10 Gbit/s, the bound of
+/// IEEE 802.3 annex 31B for PAUSE. Taken for PFC (annex 31D), and for faster links as well.
 const REACTION: Nanos = Nanos(3072);
 
-/// Time of a pause: 65,535 quanta of 512 bits at 10 Gbit/s. It is refreshed at half of it.
-const PAUSE_TIME: Nanos = Nanos::from_micros(3355);
+/// Quanta of a pause, the most that a frame of PFC can say (annex 31D). A quantum is the time of 512
+/// bits on the link. A pause is refreshed at half of it.
+const PAUSE_QUANTA: u64 = 65_535;
 
 /// Opcode of a CNP, and its place in a frame: behind Ethernet, IPv6 and UDP.
 const CNP: u8 = 0x81;
@@ -257,14 +258,15 @@ impl<'s> Run<'s> {
     fn order(&mut self, port: PortId, class: u8, order: PauseOrder) {
         let (far, link) = self.spec.topology.neighbor(port);
         let arrival = self.now + link.duration(FRAME_WIRE_BYTES_MAX + PAUSE_WIRE_BYTES) + link.one_way + REACTION;
+        let pause = link.duration(PAUSE_QUANTA * 512 / 8);
         let until = match order {
-            PauseOrder::Pause => arrival + PAUSE_TIME,
+            PauseOrder::Pause => arrival + pause,
             PauseOrder::Resume => Nanos(0),
         };
         self.agenda.add(arrival, Event::Pause(far, class, until));
         let switch = self.switch_of(port.node).expect("hosts pause no neighbor");
         if order == PauseOrder::Pause && self.switches[switch].begin_refresh(port.port, class) {
-            self.agenda.add(self.now + Nanos(PAUSE_TIME.0 / 2), Event::Refresh(port, class));
+            self.agenda.add(self.now + Nanos(pause.0 / 2), Event::Refresh(port, class));
         }
     }
 

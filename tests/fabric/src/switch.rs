@@ -81,8 +81,8 @@ pub(crate) struct SwitchCounters {
 struct IngressShare {
     bytes: u64,
     is_paused: bool,
-    /// It is to be told again.
-    is_refreshed: bool,
+    /// A refresh of its pause is scheduled.
+    has_refresh: bool,
 }
 
 /// Order to a neighbor.
@@ -188,13 +188,13 @@ impl SwitchModel {
 
     /// A pause is to be repeated; true if that was not so before.
     pub(crate) fn begin_refresh(&mut self, port: usize, class: u8) -> bool {
-        !std::mem::replace(&mut self.ingress[port][usize::from(class)].is_refreshed, true)
+        !std::mem::replace(&mut self.ingress[port][usize::from(class)].has_refresh, true)
     }
 
     /// It is time to repeat a pause; true if the neighbor of the port is still to be paused.
     pub(crate) fn end_refresh(&mut self, port: usize, class: u8) -> bool {
         let share = &mut self.ingress[port][usize::from(class)];
-        share.is_refreshed = false;
+        share.has_refresh = false;
         share.is_paused
     }
 

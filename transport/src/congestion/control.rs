@@ -1,4 +1,4 @@
-//! Choice of a congestion control, and its state that is told.
+//! Choice of a congestion control, and its state as it is reported.
 
 /// A reaction to congestion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

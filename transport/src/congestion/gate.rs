@@ -1,4 +1,4 @@
-//! A [`Pacer`] and its waiting queue pair.
+//! A [`Pacer`], and until when its sender waits.
 
 use super::pacing::Pacer;
 use crate::clock::Nanos;

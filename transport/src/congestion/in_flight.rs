@@ -16,7 +16,7 @@
 //! for many.
 //!
 //! Retransmissions and answers do not wait in line. A dead peer must not keep the others waiting:
-//! packets that were not answered for a while are on no ring any more and do not count, and none
+//! packets that were not answered for a while are no longer on a ring and do not count, and none
 //! are added while others wait. There are two generations of counts: additions count in the present
 //! one, and the previous one is dropped after its time. Answers remove the oldest, so that a peer
 //! that answers one packet now and then does not keep the others counted.
@@ -26,8 +26,8 @@ use crate::{
     fair::{FairList, FairOwner},
 };
 
-/// Duration of a generation. A guess: twice the time of 512 packets at 1 Gbit/s, and well under the
-/// shortest ACK timeouts in use.
+/// Duration of a generation. A guess: about twice the time of 512 packets of 1 KiB at 1 Gbit/s, and
+/// well under the shortest ACK timeouts in use.
 const GENERATION: Nanos = Nanos::from_millis(10);
 
 /// Counts of one queue pair.
@@ -120,7 +120,7 @@ impl InFlight {
         (self.generation & 1) as usize
     }
 
-    /// Its packets in flight were not answered for so long that none of them counts any more.
+    /// Its packets in flight were not answered for so long that they no longer count.
     const fn is_unanswered(&self, share: &InFlightShare) -> bool {
         let counted = match self.generation - share.generation {
             0 => share.added + share.added_before,

@@ -78,7 +78,7 @@ named_counters! {
     }
 }
 
-/// Notification point of an endpoint.
+/// CNPs of an endpoint: options, counters, and the queue pairs that owe one.
 #[derive(Debug)]
 pub(crate) struct Notifications {
     pub(crate) config: NotificationConfig,
@@ -139,8 +139,8 @@ impl NotificationBudget {
 pub const INTERVAL_MAX: Nanos = Nanos::from_micros(4095);
 
 /// Notification point of one queue pair, in four bytes: no other CNP before this, in microseconds
-/// modulo 2^31, and [`OWED`]. The clock comes by the few milliseconds before it once in 35 minutes;
-/// a mark within these is not answered if there was none since.
+/// modulo 2^31, and [`OWED`]. The clock wraps, and is within the few milliseconds before it once in
+/// 35 minutes; a mark within these is not answered if there was none since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NotificationPoint(u32);
 
@@ -155,12 +155,12 @@ impl NotificationPoint {
         !self.is_owed() && (wait == 0 || wait > MOST)
     }
 
-    /// A CNP is owed.
+    /// Notes that a CNP is owed from now on.
     pub(crate) const fn owe(&mut self) {
         self.0 |= OWED;
     }
 
-    /// A CNP is owed.
+    /// Whether a CNP is owed.
     pub(crate) const fn is_owed(self) -> bool {
         self.0 & OWED != 0
     }

@@ -45,7 +45,7 @@ const TIMEOUTS_MAX: u8 = 5 * TIMEOUT;
 const PACKETS_PER_LOSS: u32 = 20;
 
 /// A window that nothing was acknowledged with for so long loses half for each such time: it says
-/// little of the network of now. RFC 2861, with a fixed time in place of the retransmission timeout;
+/// little of the network at present. RFC 2861, with a fixed time in place of the retransmission timeout;
 /// RFC 7661, which replaces it, needs the share of the window that was in use.
 const IDLE: u16 = 10;
 

@@ -43,7 +43,7 @@ impl Qp {
         self.base.config.service != ServiceType::Ud && self.base.state.receives()
     }
 
-    /// Sends the owed CNP; returns false if there is none to be sent any more.
+    /// Sends the owed CNP; returns false if none is to be sent.
     ///
     /// # Errors
     /// [`EmitError::Full`]: it is still owed.

@@ -203,7 +203,7 @@ impl Qp {
     }
 
     /// Discards packets that will never become due; returns their number. These are packets that a
-    /// requester sends again anyway (RNR NAK), packets that nothing waits for any more (error,
+    /// requester sends again anyway (RNR NAK), packets that nothing waits for (error,
     /// another state), and packets behind the expected PSN, which only a lying peer can cause.
     pub(crate) fn discard_needless(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;

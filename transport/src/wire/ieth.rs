@@ -5,7 +5,7 @@ use crate::mr::MrKey;
 /// An invalidate extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
-    /// The key that opens nothing any more.
+    /// The key that no longer opens anything.
     pub rkey: MrKey,
 }
 

@@ -29,21 +29,17 @@ pub(super) fn drops_after(millis: u64) -> impl Fn(&RunOutcome) -> f64 + Sync {
     move |outcome| outcome.drops_after(Nanos::from_millis(millis)) as f64
 }
 
-fn failures(outcome: &RunOutcome) -> f64 {
-    outcome.failures() as f64
-}
-
 pub(super) fn queue(outcome: &RunOutcome) -> f64 {
     outcome.queue_p99() as f64
 }
 
-/// Bars of a case in which nothing may be lost any more.
+/// Bars of a case in which nothing may be lost.
 fn bars(gbit_per_s: f64, used: f64, jain: f64) -> Vec<BarSpec> {
     vec![
         BarSpec::new("utilization", AtLeast(used), utilization(gbit_per_s)),
         BarSpec::new("Jain", AtLeast(jain), RunOutcome::jain),
         BarSpec::new("queue p99, bytes", AtMost(QUEUE_BYTES), queue),
-        BarSpec::new("connections that failed", AtMost(0.0), failures),
+        BarSpec::no_failures(),
     ]
 }
 
@@ -110,7 +106,7 @@ fn numbers_of_senders() -> Vec<Case> {
                 BarSpec::new("Jain in 150 ms", AtLeast(0.75), RunOutcome::jain),
                 BarSpec::new("queue p99, bytes", AtMost(300_000.0), queue),
                 BarSpec::new("drops after 20 ms", AtMost(0.0), drops_after(20)),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -135,7 +131,7 @@ fn numbers_of_senders() -> Vec<Case> {
             bars: vec![
                 BarSpec::new("utilization", AtLeast(0.9), utilization(10.0)),
                 BarSpec::new("Jain", AtLeast(0.5), RunOutcome::jain),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
     ]
@@ -155,7 +151,7 @@ fn reads_of_one() -> Vec<Case> {
             BarSpec::new("Jain", AtLeast(0.9), RunOutcome::jain),
             BarSpec::new("queue p99, bytes", AtMost(850_000.0), queue),
             BarSpec::new("drops after 20 ms", AtMost(0.0), drops_after(20)),
-            BarSpec::new("connections that failed", AtMost(0.0), failures),
+            BarSpec::no_failures(),
         ],
     }]
 }
@@ -179,7 +175,7 @@ fn without_notifications() -> Vec<Case> {
             bars: vec![
                 BarSpec::new("utilization", AtLeast(0.9), utilization(10.0)),
                 BarSpec::new("Jain", AtLeast(0.5), RunOutcome::jain),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -190,7 +186,7 @@ fn without_notifications() -> Vec<Case> {
             bars: vec![
                 BarSpec::new("utilization", AtLeast(0.9), utilization(10.0)),
                 BarSpec::new("Jain", AtLeast(0.5), RunOutcome::jain),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -209,7 +205,7 @@ fn without_notifications() -> Vec<Case> {
                     goal: AtLeast(1.2),
                     value: Box::new(|outcomes| outcomes[0].gbit_per_s() / outcomes[1].gbit_per_s()),
                 },
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
     ]

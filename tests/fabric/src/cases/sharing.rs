@@ -2,7 +2,7 @@
 
 use roced_transport::clock::Nanos;
 
-use super::{Case, LOSSY, OFF, PAYLOAD_SHARE, TEN_GBIT, WINDOW, star};
+use super::{Case, LOSSY, OFF, PAYLOAD_SHARE, TEN_GBIT, WINDOW, incast::utilization, star};
 use crate::{
     bar::{
         BarSpec,
@@ -100,8 +100,6 @@ fn mixed_control() -> RunSpec {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let utilization = |outcome: &RunOutcome| outcome.gbit_per_s() / (10.0 * PAYLOAD_SHARE);
-    let failures = |outcome: &RunOutcome| outcome.failures() as f64;
     vec![
         Case {
             name: "2-4-2",
@@ -134,7 +132,7 @@ pub(super) fn cases() -> Vec<Case> {
             is_quick: false,
             runs: vec![("window", mixed_distances())],
             bars: vec![
-                BarSpec::new("utilization", AtLeast(0.97), utilization),
+                BarSpec::new("utilization", AtLeast(0.97), utilization(10.0)),
                 BarSpec::new("smallest to largest share", AtLeast(0.3), RunOutcome::min_to_max),
             ],
         },
@@ -145,11 +143,11 @@ pub(super) fn cases() -> Vec<Case> {
             runs: vec![("window and off", mixed_control())],
             bars: vec![
                 // That of senders that lose packets all the time.
-                BarSpec::new("utilization", AtLeast(0.9), utilization),
+                BarSpec::new("utilization", AtLeast(0.9), utilization(10.0)),
                 BarSpec::new("share of those that react", AtMost(0.2), |outcome| {
                     (outcome.flow_gbit_per_s(0) + outcome.flow_gbit_per_s(1)) / outcome.gbit_per_s()
                 }),
-                BarSpec::new("connections that failed", AtMost(0.0), failures),
+                BarSpec::no_failures(),
             ],
         },
     ]
