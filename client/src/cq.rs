@@ -497,7 +497,7 @@ impl Reaping {
         let mut words = CqeWords::default();
         while found < into.len() && self.cq_rings[cq_ring].pop(&mut words).ok()? {
             moved = true;
-            // A completion of a queue pair that does not exist (any more) is not reported.
+            // A completion of a queue pair that does not exist, or no longer is not reported.
             if let Some(completion) = completion(&self.work, &cqe(&words)) {
                 into[found] = completion;
                 found += 1;

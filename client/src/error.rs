@@ -299,7 +299,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
                 "a rule of the daemon's config, access[{first}], does not allow this user the device: ask its operator"
             )
         }
-        Refusal::NoSuchObject => format!("there is no object {first} (any more)"),
+        Refusal::NoSuchObject => format!("there is no object {first}, or no longer"),
         Refusal::InUse => format!("{first} other objects still use it: end those first"),
         Refusal::Limit => describe_limit(first, second),
         Refusal::InvalidArgument => format!("argument {first} cannot be {second}"),

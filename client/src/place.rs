@@ -255,7 +255,7 @@ impl Drop for ProgramMemory {
             // stays registered and keeps its pages.
             std::mem::forget(self.held.take());
         }
-        // Any other failure means that the session has ended, and the daemon does not map the
-        // memory any more.
+        // Any other failure means that the session has ended, and the daemon no longer maps
+        // the memory.
     }
 }

@@ -64,7 +64,7 @@ pub enum CmEvent {
         /// The answer; its status says whether there is such a queue pair.
         rep: SidrRep,
     },
-    /// No packet of the connection is under way any more: its number is free.
+    /// Packets of the connection are no longer under way: its number is free.
     TimeWaitExit {
         /// Connection.
         id: CommId,

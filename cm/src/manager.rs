@@ -242,7 +242,7 @@ impl ConnectionManager {
         self.connections.is_empty() && self.confirmed.is_empty()
     }
 
-    /// No event of a connection comes any more.
+    /// A connection causes no further event.
     pub(crate) fn is_silent(&self, id: CommId) -> bool {
         self.connections.get(&id).is_none_or(|connection| connection.is_orphan)
     }

@@ -69,8 +69,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we do not need
-    /// it any more.
+    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we no longer
+    /// need it.
     ///
     /// # Errors
     /// The kernel's: no memory, no file descriptors, or `EINVAL` for 0 bytes.
@@ -182,7 +182,7 @@ impl Drop for Mapping {
     }
 }
 
-/// No process can take pages out of this file any more, by a hole or by cutting it. While one does,
+/// Processes can no longer take pages out of this file, by a hole or by cutting it. While one does,
 /// every access to it waits, for 0.3 to 1 s a GiB and mapping: of these seals the kernel makes a
 /// refusal of that (Linux 5.1). Mappings for writing that there are stay so.
 pub fn has_no_holes_to_come(file: impl AsFd) -> bool {

@@ -129,7 +129,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // No thread accesses the mapping any more, so no handler looks for it; a handler that looks
+        // Threads no longer access the mapping, so no handler looks for it; a handler that looks
         // for another mapping may read this entry.
         TABLE[self.place].leave();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);

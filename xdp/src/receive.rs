@@ -114,8 +114,8 @@ impl Receive {
         let descriptors = &self.batch[first..=last];
         for (segment, descriptor) in segments.iter_mut().zip(descriptors) {
             // SAFETY: the descriptor came from the RX ring of this UMEM's socket (`take`) and goes
-            // to the fill ring only after the whole batch was handed on (`hand_on`), when no
-            // segment lives any more.
+            // to the fill ring only after the whole batch was handed on (`hand_on`), when
+            // segments no longer live.
             *segment = unsafe { self.umem.received(descriptor) };
             self.counters.bytes += segment.len() as u64;
         }

@@ -242,8 +242,8 @@ impl IdentifierTable {
         service
     }
 
-    /// The removal of the device of one identifier of a channel, for a daemon that can send no
-    /// events any more; once for each.
+    /// The removal of the device of one identifier of a channel, for a daemon that can no
+    /// longer send events; once for each.
     pub(super) fn next_removal(&mut self, channel: u32) -> Option<(CmChannelEvent, u32)> {
         let all_of = || self.by_channel.get(&channel).into_iter().flatten().copied().collect();
         let due = self.removals.entry(channel).or_insert_with(all_of);

@@ -204,7 +204,7 @@ impl Identifiers {
         self.tell(key, EventKind::AddressError, -CmErrno::TimedOut.number());
     }
 
-    /// Nothing waits for the identifier's neighbor any more.
+    /// Nothing waits for the identifier's neighbor now.
     pub(super) fn cancel_resolution(&mut self, key: IdKey) {
         let Some(id) = self.ids.get_mut(&key) else { return };
         if let Some(deadline) = id.deadline.take() {

@@ -36,7 +36,7 @@ pub enum EventKind {
     MulticastJoin,
     /// It is not.
     MulticastError,
-    /// No packet of the connection is under way any more.
+    /// Packets of the connection are no longer under way.
     TimeWaitExit,
     /// Of the program itself, with a number of its own.
     Written(u32),

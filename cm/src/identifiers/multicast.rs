@@ -49,7 +49,7 @@ impl Identifiers {
         Ok(membership)
     }
 
-    /// Leaves a group. No event of the membership comes any more.
+    /// Leaves a group. The membership causes no further event.
     ///
     /// # Errors
     /// [`CmErrno::NoEntry`].

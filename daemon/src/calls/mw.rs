@@ -167,7 +167,7 @@ impl CallHandler<'_, '_> {
         self.unbind(handle)
     }
 
-    /// No worker's table opens anything to the window's key any more.
+    /// Tables of workers no longer open anything to the window's key.
     fn unbind(&mut self, handle: u32) -> Result<(), Refused> {
         let &mut MwObject { key, bound, .. } = find(&mut self.objects.mws, handle)?;
         if bound.is_some() {

@@ -244,7 +244,7 @@ impl MadRoutes {
         self.room_for(purpose) > 0 || !must_ask(environment)
     }
 
-    /// No rate bounds new routes any more.
+    /// New routes are no longer bounded by a rate.
     pub(super) fn lift_limits(&mut self) {
         self.has_no_limits = true;
     }

@@ -2,7 +2,7 @@
 //! program.
 //!
 //! ```text
-//!             interface gone, or cannot be attached to any more
+//!             interface gone, or can no longer be attached to
 //!   Attached ───────────────────────────────────────────────────► Gone, Failed
 //!    │ ▲  │ program not run, MTU raised                              │ interface there
 //!    │ │  └───────────► Attaching ◄──────────────────────────────────┘

@@ -59,7 +59,7 @@ pub enum Command {
     AddCqRing(Cqn, CqRing),
     /// A new CQ ring for this worker. [`Answer::Ring`].
     ChangeRing(Cqn, CqRingPlace),
-    /// No queue pair uses it any more. [`Answer::MappedCqRing`].
+    /// Queue pairs no longer use it. [`Answer::MappedCqRing`].
     DropCqRing(Cqn),
     /// Adds a memory region in this memory for the queue pairs of a device, or replaces the one
     /// with the same key index. [`Answer::Memory`].
@@ -83,7 +83,7 @@ pub enum Command {
         /// The longest message that gets there.
         mtu_bytes: u32,
     },
-    /// Nothing is sent by it any more. [`Answer::Done`].
+    /// Nothing is sent by it from now on. [`Answer::Done`].
     DropAh(DeviceId, u32),
     /// The addresses of a device itself, from which no datagram comes to it by its network.
     /// [`Answer::Done`].
@@ -118,7 +118,7 @@ pub enum Command {
     SetSrqLimit(Srqn, u32),
     /// [`Answer::SrqLimit`].
     SrqLimit(Srqn),
-    /// No queue pair uses it any more. [`Answer::Srq`].
+    /// Queue pairs no longer use it. [`Answer::Srq`].
     DropSrq(Srqn),
     /// Change a queue pair. [`Answer::Changed`].
     ModifyQp {

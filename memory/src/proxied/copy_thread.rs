@@ -111,7 +111,7 @@ impl SharedRequests {
         }
     }
 
-    /// No worker waits for its thread any more.
+    /// Workers no longer wait for its thread.
     pub(super) fn give_up(&self, given_up: AbandonedThread) {
         *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(given_up);
         self.lose();

@@ -80,7 +80,7 @@ pub mod cm_event {
     pub const MULTICAST_JOIN: u32 = 12;
     /// It is not; the status is a negative errno.
     pub const MULTICAST_ERROR: u32 = 13;
-    /// No packet of the connection is under way any more.
+    /// Packets of the connection are no longer under way.
     pub const TIMEWAIT_EXIT: u32 = 15;
     /// Of the program itself ([`WriteCmEvent`](super::super::WriteCmEvent)).
     pub const USER: u32 = 18;

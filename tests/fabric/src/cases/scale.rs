@@ -4,10 +4,7 @@ use roced_transport::clock::Nanos;
 
 use super::{Case, LOSSY, TEN_GBIT, WINDOW, star};
 use crate::{
-    bar::{
-        BarSpec,
-        Goal::{AtLeast, AtMost},
-    },
+    bar::{BarSpec, Goal::AtLeast},
     flow::FlowSpec,
     outcome::RunOutcome,
     run::RunSpec,
