@@ -21,12 +21,12 @@ const PAUSE_WIRE_BYTES: u64 = 84;
 /// Bytes of the longest frame on a link.
 const FRAME_WIRE_BYTES_MAX: u64 = 4220;
 
-/// Time from the arrival of a pause until nothing more is sent: 60 quanta at 10 Gbit/s, the bound of
-/// IEEE 802.3 annex 31B for PAUSE. Taken for PFC (annex 31D), and for faster links as well.
+/// Time from the arrival of a pause until nothing more is sent: 60 quanta at 10 Gbit/s, the bound
+/// of IEEE 802.3 annex 31B for PAUSE. Taken for PFC (annex 31D), and for faster links as well.
 const REACTION: Nanos = Nanos(3072);
 
-/// Quanta of a pause, the most that a frame of PFC can say (annex 31D). A quantum is the time of 512
-/// bits on the link. A pause is refreshed at half of it.
+/// Quanta of a pause, the most that a frame of PFC can say (annex 31D). A quantum is the time of
+/// 512 bits on the link. A pause is refreshed at half of it.
 const PAUSE_QUANTA: u64 = 65_535;
 
 /// Opcode of a CNP, and its place in a frame: behind Ethernet, IPv6 and UDP.
