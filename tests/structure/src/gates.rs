@@ -36,6 +36,14 @@ pub(crate) const DENIED: [(&str, &str); 5] = [
     ("clippy", "unimplemented"),
 ];
 
+/// Lints that the workspace warns of.
+pub(crate) const WARNED: [(&str, &str); 4] = [
+    ("rust", "missing_docs"),
+    ("rust", "unreachable_pub"),
+    ("rust", "unused_qualifications"),
+    ("rust", "unexpected_cfgs"),
+];
+
 /// Steps that are missing, and crates without the lints of the workspace.
 ///
 /// # Errors
@@ -65,9 +73,19 @@ fn missing_steps(file: &str, text: &str, steps: &[&str]) -> Vec<String> {
 
 fn missing_lints(manifest: &Table) -> Vec<String> {
     let lints = manifest.get("workspace").and_then(|workspace| workspace.get("lints"));
-    let level = |group: &str, lint: &str| lints.and_then(|lints| lints.get(group)?.get(lint)?.as_str());
-    let missing = DENIED.into_iter().filter(|(group, lint)| level(group, lint) != Some("deny"));
-    missing.map(|(group, lint)| format!("Cargo.toml: [workspace.lints.{group}] does not deny {lint}")).collect()
+    let level = |group: &str, lint: &str| {
+        let level = lints.and_then(|lints| lints.get(group)?.get(lint))?;
+        level.get("level").unwrap_or(level).as_str()
+    };
+    let groups = lints.and_then(Value::as_table).into_iter().flatten();
+    let set = groups.filter_map(|(group, lints)| Some(lints.as_table()?.keys().map(move |lint| (&**group, &**lint))));
+    let unknown = set.flatten().filter(|lint| !DENIED.contains(lint) && !WARNED.contains(lint));
+    let unknown = unknown.map(|(_, lint)| format!("Cargo.toml: {lint} is in no list of tests/structure/src/gates.rs"));
+    let missing = |lints: &'static [(&str, &str)], wanted: &'static str| {
+        let missing = lints.iter().filter(move |(group, lint)| level(group, lint) != Some(wanted));
+        missing.map(move |(group, lint)| format!("Cargo.toml: [workspace.lints.{group}] does not {wanted} {lint}"))
+    };
+    missing(&DENIED, "deny").chain(missing(&WARNED, "warn")).chain(unknown).collect()
 }
 
 fn has_lints(member: &Member) -> bool {
@@ -96,14 +114,18 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_denies_its_lints() {
-        let denied = "[workspace.lints.rust]\nunsafe_code = \"deny\"\n[workspace.lints.clippy]\n\
+    fn the_workspace_has_the_levels_of_its_lints() {
+        let denied = "[workspace.lints.rust]\nunsafe_code = \"deny\"\nmissing_docs = \"warn\"\nunreachable_pub = \"allow\"\n\
+                      unexpected_cfgs = { level = \"warn\", check-cfg = [] }\ndead_code = \"allow\"\n[workspace.lints.clippy]\n\
                       undocumented_unsafe_blocks = \"warn\"\ndbg_macro = \"deny\"\ntodo = \"deny\"";
         assert_eq!(
             missing_lints(&denied.parse().expect("valid")),
             [
                 "Cargo.toml: [workspace.lints.clippy] does not deny undocumented_unsafe_blocks",
                 "Cargo.toml: [workspace.lints.clippy] does not deny unimplemented",
+                "Cargo.toml: [workspace.lints.rust] does not warn unreachable_pub",
+                "Cargo.toml: [workspace.lints.rust] does not warn unused_qualifications",
+                "Cargo.toml: dead_code is in no list of tests/structure/src/gates.rs",
             ]
         );
     }

@@ -1,18 +1,25 @@
-//! Attributes that turn something off: levels of lints that the workspace denies, and conditions of
-//! compilation that hide a test. And raw identifiers, which hide a name from the other rules.
+//! Attributes that turn something off: levels of lints that the workspace sets, levels without a
+//! reason, and conditions of compilation that hide a test. And raw identifiers, which hide a name
+//! from the other rules.
 
 use std::str::FromStr as _;
 
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
-use crate::{files::Sources, gates::DENIED};
+use crate::{
+    files::Sources,
+    gates::{DENIED, WARNED},
+};
 
 /// Attributes that lower the level of lints.
 const LOWERING: [&str; 3] = ["allow", "expect", "warn"];
 
 /// Groups with lints that the workspace denies.
 const GROUPS: [&str; 3] = ["warnings", "clippy::all", "clippy::restriction"];
+
+/// Lints of documentation, all of which `scripts/check` denies.
+const OF_DOCUMENTATION: &str = "rustdoc::";
 
 /// A lint that may be expected with a reason.
 const EXPECTED: &str = "unsafe_code";
@@ -83,6 +90,9 @@ fn check_list(name: &str, list: &TokenStream, is_attribute: bool, found: &mut Ve
         }
     } else if is_attribute && LOWERING.contains(&name) {
         let has_reason = parts.iter().any(|part| part.starts_with("reason="));
+        if name != "warn" && !has_reason {
+            found.push(format!("{name}({}) has no reason", parts.join(", ")));
+        }
         let is_lowered = |part: &&String| {
             let is_expected = part == &EXPECTED && name == "expect" && has_reason;
             let last = part.rsplit("::").next().unwrap_or(part);
@@ -93,6 +103,11 @@ fn check_list(name: &str, list: &TokenStream, is_attribute: bool, found: &mut Ve
         found.extend(lowered.map(|lint| {
             format!("{name}({lint}): the workspace denies it; unsafe code alone may be expected, with a reason")
         }));
+        let is_checked = |part: &&String| {
+            part.starts_with(OF_DOCUMENTATION) || WARNED.iter().any(|(_, lint)| *lint == part.as_str())
+        };
+        let allowed = parts.iter().filter(|_| name == "allow").filter(is_checked);
+        found.extend(allowed.map(|lint| format!("allow({lint}): the gate has this lint; expect it, with a reason")));
     }
 }
 
@@ -132,15 +147,29 @@ mod tests {
 
     #[test]
     fn levels_of_denied_lints_are_not_lowered() {
-        let right = "#![expect(unsafe_code, reason = \"x\")] #[deny(unsafe_code)] #[allow(dead_code)] mod x {}
+        let right = "#![expect(unsafe_code, reason = \"x\")] #[deny(unsafe_code)] #[allow(dead_code, reason = \"x\")] mod x {}
+            #[expect(missing_docs, rustdoc::bare_urls, reason = \"x\")] #[warn(unreachable_pub)] mod y {}
             fn f() { y.expect(unsafe_code); allow(todo); #[cfg_attr(not(test), expect(unsafe_code, reason = \"x\"))] z() }";
         assert_eq!(found(right), [""; 0]);
-        let wrong = "#[allow(dead_code, unsafe_code)] mod x {} #![expect(unsafe_code)] #[warn(clippy::todo)] fn f() {}
+        let wrong = "#[allow(dead_code, unsafe_code, reason = \"x\")] mod x {} #![expect(unsafe_code)] #[warn(clippy::todo)] fn f() {}
             #[cfg_attr(test, allow(clippy::undocumented_unsafe_blocks, reason = \"x\"))] mod y {}
-            macro_rules! m { () => { #[allow(unsafe_code)] mod z {} } }";
-        let lowered = ["allow(unsafe_code", "expect(unsafe_code", "warn(clippy"];
-        assert_eq!(found(wrong), [lowered[0], lowered[1], lowered[2], "allow(clippy", "allow(unsafe_code"]);
-        assert_eq!(found("#![allow(warnings)]"), ["allow(warnings"]);
+            macro_rules! m { () => { #[allow(unsafe_code, reason = \"x\")] mod z {} } }";
+        let lowered = ["allow(unsafe_code", "expect(unsafe_code", "expect(unsafe_code", "warn(clippy"];
+        assert_eq!(found(wrong), [&lowered[..], &["allow(clippy", "allow(unsafe_code"]].concat());
+        assert_eq!(found("#![allow(warnings, reason = \"x\")]"), ["allow(warnings"]);
+    }
+
+    #[test]
+    fn lints_of_the_gate_are_not_allowed() {
+        let wrong =
+            "#![allow(missing_docs, unreachable_pub, reason = \"x\")] #[allow(rustdoc::all, reason = \"x\")] mod x {}";
+        assert_eq!(found(wrong), ["allow(missing_docs", "allow(unreachable_pub", "allow(rustdoc"]);
+    }
+
+    #[test]
+    fn levels_have_a_reason() {
+        assert_eq!(found("#[warn(dead_code)] #[allow(dead_code, reason = \"x\")] fn f() {}"), [""; 0]);
+        assert_eq!(found("#[allow(dead_code)] fn f() {} #![expect(unused)]"), ["allow(dead_code", "expect(unused"]);
     }
 
     #[test]
