@@ -14,8 +14,8 @@ use crate::files::{files_below, normal};
 pub(crate) const EXTENSIONS: [&str; 12] =
     [".rs", ".c", ".h", ".toml", ".md", ".py", ".yml", ".patch", ".sh", ".service", ".conf", ".json"];
 
-/// Files of other projects or hosts, and files planned by a design page.
-const ELSEWHERE: [&str; 4] = ["/etc/", "drivers/", "infiniband/", "congestion/dcqcn.rs"];
+/// Files of other projects or hosts.
+const ELSEWHERE: [&str; 3] = ["/etc/", "drivers/", "infiniband/"];
 
 /// The index of all pages in its folder.
 const INDEX: &str = "docs/README.md";
@@ -74,7 +74,15 @@ pub(crate) fn missing_files(workspace: &Path) -> Result<Vec<String>> {
         let faults = wrong_names(&places, document, text).into_iter().chain(wrong_links(&places, &documents, document));
         faults.map(|(line, fault)| format!("{}:{line}: {fault}", document.display()))
     });
-    Ok(faults.chain(unlisted_pages(&documents)).collect())
+    Ok(faults.chain(unlisted_pages(&documents)).chain(needless(&ELSEWHERE, &documents)).collect())
+}
+
+/// Exemptions that no quoted name of a document needs.
+fn needless(exempt: &[&str], documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let has = |text: &str, part: &str| text.split('`').skip(1).step_by(2).any(|quoted| quoted.contains(part));
+    let needless = exempt.iter().filter(|part| !documents.values().any(|text| has(text, part)));
+    let list = "tests/structure/src/documents.rs, ELSEWHERE";
+    needless.map(|part| format!("{list}: no document names a file with {part}")).collect()
 }
 
 /// Pages of `docs` that its index does not link.
@@ -278,6 +286,14 @@ mod tests {
         assert_eq!(wrong("# It is\n[a](../b.md#some-code-and-2-more) [b](../b.md#some-1) [c](#it-is) [d](a.md)"), []);
         let faults = [(1, "b.md has no heading #no".to_owned()), (1, "there is no c.md".into())];
         assert_eq!(wrong("[a](../b.md#no) [b](c.md#x)"), faults);
+    }
+
+    #[test]
+    fn an_exemption_has_a_name_that_needs_it() {
+        let documents = [(PathBuf::from("a.md"), "x/ `a y/b.rs`\n`z`".to_owned())].into();
+        let fault =
+            |part: &str| format!("tests/structure/src/documents.rs, ELSEWHERE: no document names a file with {part}");
+        assert_eq!(needless(&["x/", "y/", "w/"], &documents), ["x/", "w/"].map(fault));
     }
 
     #[test]
