@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{
-    Item, Macro,
+    Item, Macro, UseTree, Visibility,
     visit::{self, Visit},
 };
 
@@ -131,6 +131,7 @@ impl<'ast> Visit<'ast> for Types {
             Item::Union(it) => self.names.push(it.ident.to_string()),
             Item::Trait(it) => self.names.push(it.ident.to_string()),
             Item::Type(it) => self.names.push(it.ident.to_string()),
+            Item::Use(it) if !matches!(it.vis, Visibility::Inherited) => self.add_renamed(&it.tree),
             Item::Mod(it) if it.attrs.iter().any(is_test_only) => return,
             Item::Fn(it) if it.attrs.iter().any(|attribute| attribute.path().is_ident("test")) => return,
             Item::Macro(it) => {
@@ -156,6 +157,21 @@ impl<'ast> Visit<'ast> for Types {
 }
 
 impl Types {
+    /// Types that a `pub use` gives another name.
+    fn add_renamed(&mut self, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => self.add_renamed(&path.tree),
+            UseTree::Group(group) => group.items.iter().for_each(|item| self.add_renamed(item)),
+            UseTree::Rename(rename) => {
+                let name = rename.rename.to_string();
+                let is_type =
+                    name.starts_with(char::is_uppercase) && (name.len() == 1 || name.contains(char::is_lowercase));
+                self.names.extend(is_type.then_some(name));
+            }
+            UseTree::Name(_) | UseTree::Glob(_) => {}
+        }
+    }
+
     /// Types in the tokens of a macro: `struct Name`.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -242,6 +258,12 @@ mod tests {
             macro_rules! other { ($name:ident) => { const _: () = { enum $name {} }; } }";
         let found = types(text);
         assert_eq!((found.names, found.macros), (vec!["M".to_owned()], vec!["bodies".into(), "other".into()]));
+    }
+
+    #[test]
+    fn names_that_a_public_import_gives_count() {
+        let text = "pub use a::{b::B as C, D, e as f, X as _, G as MOST}; pub(crate) use H as I; use J as K;";
+        assert_eq!(types(text).names, ["C", "I"]);
     }
 
     #[test]
