@@ -5,7 +5,8 @@
 //! figures as docs/performance.md has them, a map of folders that names every file, journeys with
 //! steps that name symbols which these files define, lists that stand in two places, tables of
 //! attacks and clauses with tests that run, no source file without a `mod` line, no test that
-//! nothing runs, no operating system in crates without `std`, no construct that hides something
+//! nothing runs, no example without a test, dependencies with reasons and users, names of files
+//! with a meaning, headings of the changelog in order, no operating system in crates without `std`, no construct that hides something
 //! from these rules, American spelling, widths of comments, sizes of folders, files and functions,
 //! no seeds of proptest without their source file, scripts and workflows of the gates as they are,
 //! no settings that turn checks off, a row of docs/counters.md for each counter, no script with a
@@ -16,6 +17,7 @@
 
 mod arrows;
 mod ceilings;
+mod changelog;
 mod comments;
 mod compiled;
 mod config_blocks;
@@ -24,8 +26,11 @@ mod constructs;
 mod counter_table;
 mod crates;
 mod definitions;
+mod dependencies;
 mod documents;
+mod examples;
 mod figures;
+mod file_names;
 mod files;
 mod folder_map;
 mod folder_sizes;
@@ -109,6 +114,9 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     let sources = files::sources(workspace)?;
     let mut broken = names::repeated_types(crates.iter().filter(is_shipped), &sources)?;
     broken.extend(crates::outsiders(workspace, &members)?);
+    broken.extend(dependencies::faults(workspace, &members)?);
+    broken.extend(file_names::faults(workspace)?);
+    broken.extend(changelog::faults(workspace)?);
     broken.extend(names::functions_with_banned_words(workspace)?);
     broken.extend(documents::missing_files(workspace)?);
     broken.extend(quoted::unknown(workspace, &members)?);
@@ -135,6 +143,7 @@ fn broken_rules(workspace: &Path) -> Result<Vec<String>> {
     broken.extend(constructs::forbidden(&sources, &members, &compiled)?);
     broken.extend(taken::faults(workspace, &sources, &members)?);
     broken.extend(unrun::faults(workspace, &sources, &members)?);
+    broken.extend(examples::unrun(workspace, &sources, &members)?);
     broken.extend(gates::faults(workspace, &members)?);
     broken.extend(verbatim::differences(workspace)?);
     broken.extend(workflows::faults(workspace)?);

@@ -21,7 +21,7 @@ const OF_FORMAT: [&str; 2] = ["max_width", "use_small_heuristics"];
 const REFUSED: [&str; 6] = [FORMAT, ".rustfmt.toml", "clippy.toml", ".clippy.toml", ".shellcheckrc", "shellcheckrc"];
 
 /// Folders with shell scripts.
-const WITH_SCRIPTS: [&str; 4] = ["scripts", ".ci", "tests", "packaging"];
+pub(crate) const WITH_SCRIPTS: [&str; 4] = ["scripts", ".ci", "tests", "packaging"];
 
 /// A line of a script that turns every lint off.
 const ALL_LINTS: &str = concat!("disable", "=all");

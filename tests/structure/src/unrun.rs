@@ -74,16 +74,27 @@ fn conditional_tests(member: &Member) -> Option<String> {
     is_conditional.then(|| format!("{}/Cargo.toml: a [[test]] with required-features never runs", member.folder))
 }
 
+/// The list of tests between two hosts, as `module::name`.
+///
+/// # Errors
+///
+/// A file is not valid Rust, or none has the list.
+pub(crate) fn listed_tests(sources: &Sources) -> Result<BTreeSet<String>> {
+    let mut list = TestList::default();
+    for (file, text) in sources.iter().filter(|(file, _)| file.parent() == Some(Path::new(TWO_HOSTS))) {
+        list.visit_file(&syn::parse_file(text).with_context(|| file.display().to_string())?);
+    }
+    ensure!(!list.found.is_empty(), "{TWO_HOSTS} has no list tests! {{ ... }}");
+    Ok(list.found.into_iter().collect())
+}
+
 /// Functions like tests between two hosts that the list does not name.
 fn unlisted_tests(sources: &Sources) -> Result<Vec<String>> {
-    let mut listed = BTreeSet::new();
+    let listed = listed_tests(sources)?;
     let mut defined = Vec::new();
     for (file, text) in sources.iter().filter(|(file, _)| file.parent() == Some(Path::new(TWO_HOSTS))) {
         let module = file.file_stem().unwrap_or_default().to_string_lossy();
         let syntax = syn::parse_file(text).with_context(|| file.display().to_string())?;
-        let mut list = TestList::default();
-        list.visit_file(&syntax);
-        listed.extend(list.found);
         let functions = syntax.items.iter().filter_map(|item| match item {
             Item::Fn(function) if is_test_of_two_hosts(function) => Some(function.sig.ident.to_string()),
             _ => None,
@@ -95,7 +106,6 @@ fn unlisted_tests(sources: &Sources) -> Result<Vec<String>> {
         });
         defined.extend(macros.flatten().map(|name| format!("{module}::{name}")));
     }
-    ensure!(!listed.is_empty(), "{TWO_HOSTS} has no list tests! {{ ... }}");
     let lost = defined.into_iter().filter(|name| !listed.contains(name));
     Ok(lost.map(|name| format!("{TWO_HOSTS}: tests! of main.rs does not name {name}, it never runs")).collect())
 }

@@ -48,7 +48,7 @@ if cargo deny --version >/dev/null 2>&1; then
 else
   skip "licenses and sources of the dependencies: cargo-deny is not installed (cargo install --locked cargo-deny)"
 fi
-mapfile -t scripts < <(grep -rlE '^#!/bin/(ba)?sh' scripts .ci tests packaging --include='*' --exclude-dir=target --exclude-dir=stage)
+mapfile -t scripts < <(grep -rlE '^#!(/usr)?/bin/(env )?(ba)?sh$' scripts .ci tests packaging --include='*' --exclude-dir=target --exclude-dir=stage)
 if command -v shellcheck >/dev/null; then
   step shellcheck "${scripts[@]}"
 else
