@@ -16,6 +16,9 @@ use crate::{
 /// twice.
 const PARTS_MAX: usize = 64;
 
+/// Bits of a PSN on the wire. One before the first is negative here.
+const PSN_MASK: i64 = 0xff_ffff;
+
 /// A request that arrived.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
@@ -171,7 +174,7 @@ impl Responder {
     /// be complete, by then.
     fn check_msn(&self, seen: &Seen, next: i64, findings: &mut Findings) {
         let (least, most) = (self.complete_before(next), self.completions.len() as i64);
-        if !(least..=most).any(|it| it & 0xff_ffff == i64::from(seen.msn)) {
+        if !(least..=most).any(|it| it & PSN_MASK == i64::from(seen.msn)) {
             findings.add("msn", seen, format!("MSN {}, and {least} to {most} messages are complete", seen.msn));
         }
     }
@@ -181,10 +184,18 @@ impl Responder {
         match syndrome {
             0..0x20 => {
                 if psn >= self.covered {
-                    findings.add("ack", seen, format!("ACK of PSN {psn}, and {} has not arrived", self.covered));
+                    findings.add(
+                        "ack",
+                        seen,
+                        format!("ACK of PSN {}, and {} has not arrived", psn & PSN_MASK, self.covered & PSN_MASK),
+                    );
                 }
                 if psn < self.last_ack && !(seen.from == Side::Roced && self.asks_again_within(psn)) {
-                    findings.add("ack-order", seen, format!("ACK of PSN {psn} after one of {}", self.last_ack));
+                    findings.add(
+                        "ack-order",
+                        seen,
+                        format!("ACK of PSN {} after one of {}", psn & PSN_MASK, self.last_ack & PSN_MASK),
+                    );
                 }
                 self.last_ack = self.last_ack.max(psn);
             }
