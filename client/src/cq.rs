@@ -170,7 +170,7 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Self::completion_queue`].
-    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    #[expect(unsafe_code, reason = "has preconditions that no type can express")]
     pub unsafe fn single_threaded_completion_queue(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
         // SAFETY: the caller promised it; each method releases its access before it returns or
         // calls another.

@@ -1,5 +1,5 @@
 //! Access by one thread at a time: by a lock, or by a promise of the program.
-#![expect(unsafe_code, reason = "gives out what the program promised to use by one thread at a time")]
+#![expect(unsafe_code, reason = "shares objects that the program promised to use by one thread at a time")]
 
 use std::{
     cell::UnsafeCell,

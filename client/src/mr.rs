@@ -112,7 +112,7 @@ impl ProtectionDomain {
     /// # Errors
     /// No bytes; memory that is not mapped, or belongs to a device or the kernel; rights that the
     /// program itself does not have; the session's limits; the daemon is gone.
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    #[expect(unsafe_code, reason = "precondition that no type can express: the memory stays mapped")]
     pub unsafe fn register_at(
         &self,
         address: *mut u8,
@@ -140,7 +140,7 @@ impl MemoryRegion {
 
     /// # Safety
     /// As [`ProtectionDomain::register_at`].
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    #[expect(unsafe_code, reason = "precondition that no type can express: the memory stays mapped")]
     pub(crate) unsafe fn register_program(
         pd: &Arc<PdInner>,
         address: *mut u8,
@@ -201,7 +201,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// Those of both.
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    #[expect(unsafe_code, reason = "precondition that no type can express: the memory stays mapped")]
     pub unsafe fn reregister_at(
         &mut self,
         change: &Reregistration<'_>,
@@ -363,7 +363,7 @@ impl MemoryRegion {
     /// # Safety
     /// For the lifetime of the slice, the memory is not written: by no peer, no receive or READ in
     /// progress, no other thread, not by [`Self::write_at`] nor [`Self::fill`].
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that no peer writes")]
+    #[expect(unsafe_code, reason = "precondition that no type can express: no peer writes")]
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: `as_ptr` checked that the bytes are mapped, for the lifetime of `self`; the
         // caller vouches that they are not written.
@@ -376,8 +376,8 @@ impl MemoryRegion {
     /// For the lifetime of the slice, the memory is neither written nor read by other means: by no
     /// peer, no work request in progress, no other thread, no other slice, no other method of this
     /// type.
-    #[expect(unsafe_code, reason = "the caller vouches that no other thread accesses the memory")]
-    #[expect(clippy::mut_from_ref, reason = "the caller vouches that there is one at a time")]
+    #[expect(unsafe_code, reason = "precondition: no other thread accesses the memory")]
+    #[expect(clippy::mut_from_ref, reason = "precondition: one reference at a time")]
     pub unsafe fn as_mut_slice(&self) -> &mut [u8] {
         // SAFETY: as `as_slice`; the caller vouches that there is no other reader or writer.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.length) }

@@ -1,8 +1,5 @@
 //! Location of memory regions: memory allocated by the daemon, or memory of the program.
-#![expect(
-    unsafe_code,
-    reason = "the caller of a registration vouches for what no type can show: that the memory stays mapped"
-)]
+#![expect(unsafe_code, reason = "precondition of a registration that no type can express: the memory stays mapped")]
 
 use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
 

@@ -89,7 +89,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// Those of [`Self::shared_receive_queue`].
-    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    #[expect(unsafe_code, reason = "has preconditions that no type can express")]
     pub unsafe fn single_threaded_shared_receive_queue(&self, wrs: u32, sges: u32) -> Result<SharedReceiveQueue> {
         // SAFETY: the caller promised it; posting releases its access before it returns.
         SharedReceiveQueue::create(self, wrs, sges, |side| unsafe { Exclusive::promised(side) })

@@ -270,7 +270,7 @@ fn a_flood_from_one_address_leaves_room_for_others() {
     let first = bench.wait_until_processed(0, FLOOD);
     assert_eq!((first.worker.mads_received, first.worker.mads_queue_full), (512, 0));
     assert_eq!(first.worker.mads_share_full, FLOOD - 512);
-    // Several, for one of 256 addresses has the share of the flood.
+    // Several, because one of 256 addresses has the share of the flood.
     for host in 1..=8 {
         bench.arriving[1].push(frame(gid([10, 0, 1, host]), host)).expect("room");
     }

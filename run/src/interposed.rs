@@ -1,6 +1,6 @@
 //! Device files without mounts: replaced calls (`libroce_files.so`) find them in a folder that is
 //! removed when the program has ended.
-#![expect(unsafe_code, reason = "what a child does before it becomes another program")]
+#![expect(unsafe_code, reason = "steps of a child before it becomes another program")]
 
 use std::{
     io,

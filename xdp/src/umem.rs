@@ -4,7 +4,7 @@
 //! kernel (fill, RX, TX or completion ring) or with us ([`super::receive::Receive`],
 //! [`super::transmit::Transmit`]). Chunks are distributed once, the first ones to receive and the
 //! rest to send, and never change sides. The holder of a descriptor owns the bytes of its chunk.
-#![expect(unsafe_code, reason = "hands out slices of memory that the kernel reads and writes, too")]
+#![expect(unsafe_code, reason = "hands out slices of memory that the kernel also reads and writes")]
 
 use std::num::NonZeroU32;
 

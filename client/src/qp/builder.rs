@@ -139,13 +139,13 @@ impl<'a> QpBuilder<'a> {
     /// At any time, at most one thread posts to the queue pair, modifies it, or has a
     /// [`SendBatch`](crate::SendBatch) of it, and no thread does one of these in the middle of
     /// another.
-    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    #[expect(unsafe_code, reason = "has preconditions that no type can express")]
     pub const unsafe fn single_threaded(mut self) -> Self {
         self.single_threaded = true;
         self
     }
 
-    #[expect(unsafe_code, reason = "passes on what was promised")]
+    #[expect(unsafe_code, reason = "passes the preconditions on")]
     fn exclusive<T>(&self, value: T) -> Exclusive<T> {
         if self.single_threaded {
             // SAFETY: the caller of `single_threaded` promised it; each method releases its access

@@ -342,16 +342,16 @@ mod tests {
     #[test]
     fn the_source_port_belongs_to_the_life_unless_a_flow_label_is_given() {
         let life = LifePort::first(0x1234_5678);
-        let (unlabelled, labelled) =
+        let (unlabeled, labeled) =
             (attributes("10.0.0.2"), QpAttributes { flow_label: 0xabcde, ..attributes("10.0.0.2") });
         let elsewhere = NextHop::Reachable { mac: [9; 6], vlan: None, source_mac: [8; 6], mtu_bytes: 1500 };
         for next in [REACHABLE, elsewhere, NextHop::Local(DeviceId(0)), NextHop::Local(DeviceId(1))] {
             let port = |attributes, life| parsed_port(&frame(attributes, "10.0.0.1", life, next));
-            assert_eq!([port(&unlabelled, Some(life)), port(&unlabelled, Some(life.next()))], [0xd678, 0xd679]);
+            assert_eq!([port(&unlabeled, Some(life)), port(&unlabeled, Some(life.next()))], [0xd678, 0xd679]);
             let from_label = udp_source_port(0xabcde, Qpn::from_wire(3), Qpn::from_wire(5));
-            assert_eq!([port(&labelled, Some(life)), port(&labelled, Some(life.next()))], [from_label; 2]);
+            assert_eq!([port(&labeled, Some(life)), port(&labeled, Some(life.next()))], [from_label; 2]);
             let from_numbers = udp_source_port(0, Qpn::from_wire(3), Qpn::from_wire(5));
-            assert_eq!(port(&unlabelled, None), from_numbers, "of an address handle");
+            assert_eq!(port(&unlabeled, None), from_numbers, "of an address handle");
         }
     }
 

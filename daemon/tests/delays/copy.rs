@@ -1,6 +1,6 @@
 //! Cost of registering for a machine, without registering: the same bytes are copied, the same
 //! calls map and move other memory, on a thread of the same priority.
-#![expect(unsafe_code, reason = "maps memory and copies what others write to")]
+#![expect(unsafe_code, reason = "maps memory and copies bytes that others write to")]
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},

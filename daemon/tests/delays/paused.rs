@@ -9,7 +9,7 @@
 //! The thread on such a core is not the only one that stops: a thread that changes mappings waits
 //! until each other core has acknowledged. The kernel's times of threads do not show that. They
 //! count such a wait as running, and a part of the host's time appears later, in another thread's.
-#![expect(unsafe_code, reason = "opens events of the kernel, and reads what it writes to a mapping")]
+#![expect(unsafe_code, reason = "opens events of the kernel, and reads the mapping that it writes to")]
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
 //! Pages that do not arrive, or cannot be written yet: an accessing thread waits.
-#![expect(unsafe_code, reason = "asks the kernel by calls that nobody wraps")]
+#![expect(unsafe_code, reason = "system calls that no crate wraps")]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

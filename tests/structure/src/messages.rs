@@ -41,9 +41,10 @@ const ASSERTIONS: [(&str, usize); 9] = [
 const METHODS: [&str; 9] =
     ["about", "after_help", "context", "expect", "expect_err", "help", "long_about", "long_help", "with_context"];
 
-/// Attributes with a help text, and their keys with one.
-const WITH_HELP: [&str; 4] = ["arg", "clap", "command", "value"];
-const HELP: [&str; 7] = ["about", "after_help", "after_long_help", "before_help", "help", "long_about", "long_help"];
+/// Attributes with a help text or a reason, and their keys with one.
+const WITH_HELP: [&str; 7] = ["allow", "arg", "cfg_attr", "clap", "command", "expect", "value"];
+const HELP: [&str; 8] =
+    ["about", "after_help", "after_long_help", "before_help", "help", "long_about", "long_help", "reason"];
 
 /// Texts of all messages of a file, as they are written; none of a file that is not valid Rust.
 pub(crate) fn messages(text: &str) -> Vec<String> {
@@ -78,7 +79,9 @@ fn add_messages(tokens: TokenStream, found: &mut Vec<String>) {
             {
                 add_literals(group.stream(), found);
             }
-            ([.., TokenTree::Punct(hash)], Delimiter::Bracket) if hash.as_char() == '#' => {
+            ([.., TokenTree::Punct(mark)], Delimiter::Bracket)
+                if mark.as_char() == '#' || at > 1 && mark.as_char() == '!' && tokens[at - 2].to_string() == "#" =>
+            {
                 let mut attribute = group.stream().into_iter();
                 let name = attribute.next().map_or(String::new(), |name| name.to_string());
                 if name == "error" {
@@ -123,6 +126,11 @@ fn split_arguments(tokens: TokenStream, number: usize) -> (TokenStream, TokenStr
 /// Help texts of an attribute: `help = "text"`.
 fn add_help(tokens: TokenStream, found: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for token in &tokens {
+        if let TokenTree::Group(group) = token {
+            add_help(group.stream(), found);
+        }
+    }
     for triple in tokens.windows(3) {
         if let [TokenTree::Ident(key), TokenTree::Punct(mark), TokenTree::Literal(text)] = triple
             && mark.as_char() == '='
@@ -160,6 +168,13 @@ mod tests {
             #[command(about = "one", name = "no")] struct C { #[arg(long, help = "two", value_name = "no")] a: u8 }
             fn f() { eprintln!("three"); a.with_context(|| format!("four")).context(format!("five"))?; println!("six"); c.help("seven") }"#;
         assert_eq!(messages(text), ["one", "two", "three", "four", "five", "six", "seven"]);
+    }
+
+    #[test]
+    fn reasons_of_levels_are_messages() {
+        let text = r#"#![expect(a, reason = "one")] #[allow(b, reason = "two")] #[cfg_attr(test, expect(c, reason = "three"))]
+            fn f() { reason = "no"; vec!["no"]; }"#;
+        assert_eq!(messages(text), ["one", "two", "three"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// A silence may be so long, in nanoseconds: half of the shortest probe there is.
+/// Longest silence, in nanoseconds: half of the shortest probe there is.
 const SILENCE_MAX: u64 = 10_000;
 
 impl Stream {
