@@ -114,7 +114,7 @@ fn a_notification_that_no_rate_follows_counts_as_ignored() {
         let mut pair = Pair::new(settings);
         let bth = Bth { becn: true, ..Bth::new(opcode::CNP, pair.hosts[0].qpn, Psn::new(0)) };
         let frame = pair.frame(1, &Headers::new(bth), &[]);
-        let mut counted = |pair: &mut Pair| {
+        let counted = |pair: &mut Pair| {
             assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
             let counters = pair.hosts[0].endpoint.notification_counters();
             [NotificationCount::Handled, NotificationCount::Ignored].map(|it| counters.get(it))

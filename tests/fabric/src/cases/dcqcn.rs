@@ -32,10 +32,6 @@ const MLX: HostOptions = HostOptions { dcqcn: DcqcnParameters::mlx(1_250_000_000
 const ONE_GBIT: LinkSpec = LinkSpec { mbit_per_s: 1000, ..TEN_GBIT };
 const PAPER_AT_ONE_GBIT: HostOptions = HostOptions { dcqcn: DcqcnParameters::paper(125_000_000), ..PAPER };
 
-fn failures() -> BarSpec {
-    BarSpec::new("connections that failed", AtMost(0.0), |outcome| outcome.failures() as f64)
-}
-
 /// Host 0 reads from 16 others, and its own windows follow nothing.
 fn reads(responders: HostOptions) -> RunSpec {
     let mut spec = star(16, TEN_GBIT, responders, LOSSY);
@@ -58,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
                 BarSpec::new("smallest to largest share", AtLeast(0.6), RunOutcome::min_to_max),
                 BarSpec::new("queue p99, bytes", AtMost(longest), queue),
                 BarSpec::new("drops after 5 ms", AtMost(0.0), drops_after(5)),
-                failures(),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -66,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "64 senders with DCQCN",
             is_quick: false,
             runs: vec![("dcqcn", star(64, TEN_GBIT, PAPER, LOSSY))],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), BarSpec::no_failures()],
         },
         Case {
             name: "dcqcn low rates",
@@ -76,7 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
                 ("dcqcn", star(64, ONE_GBIT, PAPER_AT_ONE_GBIT, LOSSY)),
                 ("window", star(64, ONE_GBIT, WINDOW, LOSSY)),
             ],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.7), utilization(1.0)), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.7), utilization(1.0)), BarSpec::no_failures()],
         },
         Case {
             name: "dcqcn 2-4-2",
@@ -93,7 +89,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "16 senders with DCQCN, one CNP in ten is lost",
             is_quick: false,
             runs: vec![("dcqcn", RunSpec { cnp_loss: 0.1, ..star(16, TEN_GBIT, PAPER, LOSSY) })],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), BarSpec::no_failures()],
         },
         Case {
             name: "dcqcn pauses",
@@ -108,7 +104,7 @@ pub(super) fn cases() -> Vec<Case> {
                         outcomes[0].total.pauses as f64 / outcomes[1].total.pauses.max(1) as f64
                     }),
                 },
-                failures(),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -116,7 +112,7 @@ pub(super) fn cases() -> Vec<Case> {
             text: "16 senders with DCQCN, defaults of adapters",
             is_quick: false,
             runs: vec![("dcqcn", star(16, TEN_GBIT, MLX, LOSSY))],
-            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), failures()],
+            bars: vec![BarSpec::new("utilization", AtLeast(0.85), utilization(10.0)), BarSpec::no_failures()],
         },
         Case {
             name: "dcqcn and window",
@@ -132,7 +128,7 @@ pub(super) fn cases() -> Vec<Case> {
                 BarSpec::new("share of the window", AtLeast(0.25), |outcome| {
                     (outcome.flow_gbit_per_s(0) + outcome.flow_gbit_per_s(1)) / outcome.gbit_per_s()
                 }),
-                failures(),
+                BarSpec::no_failures(),
             ],
         },
         Case {
@@ -148,7 +144,7 @@ pub(super) fn cases() -> Vec<Case> {
                     goal: AtLeast(10_000.0),
                     value: Box::new(|outcomes| outcomes[1].drops_after(Nanos::from_millis(20)) as f64),
                 },
-                failures(),
+                BarSpec::no_failures(),
             ],
         },
     ]
