@@ -253,6 +253,9 @@ impl Dcqcn {
         if self.owes_cut && self.cut_at <= now {
             let at = self.cut_at;
             self.pass_periods(at, next_send, is_in_use, with);
+            if !self.is_limited {
+                return;
+            }
             self.renew_share(at, with);
             self.cut(at, with);
         }
@@ -337,7 +340,8 @@ impl Dcqcn {
             with.rpg_ai_rate
         };
         self.target = self.target.saturating_add(rise).min(with.cap());
-        self.rate = u64::midpoint(self.rate, self.target);
+        // Rounded up: it reaches its target.
+        self.rate = u64::midpoint(self.rate, self.target + 1);
         self.end_at_line(with);
     }
 
@@ -533,7 +537,7 @@ mod tests {
         let mut dcqcn = Dcqcn::new();
         dcqcn.on_notification(at(0), Nanos(0), &with);
         follow(&mut dcqcn, at(10_000_000), &with);
-        assert!(dcqcn.rate().is_some_and(|rate| (LINE / 2 - 1..=LINE / 2).contains(&rate)), "{:?}", dcqcn.rate());
+        assert_eq!(dcqcn.rate(), Some(LINE / 2));
     }
 
     #[test]
@@ -575,6 +579,7 @@ mod tests {
                     }
                 }
                 assert!(dcqcn.rate().is_none_or(|rate| (1..=with.line_rate).contains(&rate)), "{with:?}");
+                assert!(dcqcn.is_limited || (dcqcn.rate, dcqcn.increase_at) == (0, Nanos(0)), "{with:?}");
             }
         }
     }
