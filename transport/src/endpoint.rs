@@ -215,6 +215,12 @@ impl Endpoint {
         room
     }
 
+    /// There may be something for [`Self::take_unblocked`] or [`Self::take_unblocked_srq`].
+    #[inline]
+    pub fn has_unblocked(&self) -> bool {
+        !self.schedule.unblocked.is_empty() || self.resources.srqs.has_unblocked()
+    }
+
     /// Returns a queue pair that had no room when its room was queried and has room now.
     pub fn take_unblocked(&mut self) -> Option<Qpn> {
         let slot = self.schedule.unblocked.pop_front()?;
@@ -249,6 +255,10 @@ impl Endpoint {
         wire: &mut impl Wire,
     ) -> Transmitted {
         self.time_wait.on_time(now);
+        self.schedule.in_flight.on_time(now);
+        if !self.wants_transmit() {
+            return Transmitted::default();
+        }
         let mut sent = Transmitted::default();
         if self.notifications.wants_transmit() {
             sent = self.transmit_notifications(now, budget, wire);
@@ -260,7 +270,6 @@ impl Endpoint {
             sent += management;
         }
         let (mut held_up, mut full, others) = ([0; FULL_MAX], 0, sent.visits);
-        self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
             let Some(slot) = self.schedule.senders.pop() else { break };
@@ -326,12 +335,20 @@ impl Endpoint {
     }
 
     /// Returns true if there may be something to send: the caller must not sleep.
+    #[inline]
     pub fn wants_transmit(&self) -> bool {
         !self.schedule.senders.is_empty()
             || self.schedule.in_flight.can_admit()
             || !self.final_answers.is_empty()
             || self.management.wants_transmit()
             || self.notifications.wants_transmit()
+    }
+
+    /// There may be something for [`Self::poll_event`], [`Self::poll_failure`],
+    /// [`Self::poll_srq_limit`] or [`Self::poll_key_change`].
+    #[inline]
+    pub fn has_reports(&self) -> bool {
+        !self.schedule.has_no_reports() || self.resources.srqs.has_event()
     }
 
     /// Takes an event for a client.

@@ -24,6 +24,7 @@ const FIRST: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct SlotList {
     links: Box<[ListNode]>,
+    listed: u32,
 }
 
 impl SlotList {
@@ -31,7 +32,13 @@ impl SlotList {
     pub(crate) fn new(slots: u32) -> Self {
         let mut links = vec![[0; 2]; slots as usize + FIRST as usize].into_boxed_slice();
         links[ENDS as usize] = [ENDS; 2];
-        Self { links }
+        Self { links, listed: 0 }
+    }
+
+    /// No slot is listed. Looks at no link.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.listed == 0
     }
 
     /// Lists a slot as the last, unless it is listed.
@@ -46,6 +53,9 @@ impl SlotList {
     /// Takes the first slot out.
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
         let first = self.first()?;
         self.remove(first);
         Some(first)
@@ -58,6 +68,7 @@ impl SlotList {
         if next != 0 {
             self.links[previous as usize][NEXT] = next;
             self.links[next as usize][PREVIOUS] = previous;
+            self.listed -= 1;
         }
     }
 
@@ -80,6 +91,7 @@ impl SlotList {
         self.links[node as usize] = [next, previous];
         self.links[previous as usize][NEXT] = node;
         self.links[next as usize][PREVIOUS] = node;
+        self.listed += 1;
     }
 }
 

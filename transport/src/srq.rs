@@ -183,6 +183,16 @@ impl Srqs {
         }
     }
 
+    #[inline]
+    pub(crate) fn has_unblocked(&self) -> bool {
+        !self.unblocked.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(crate) fn take_unblocked(&mut self) -> Option<Srqn> {
         let srqn = self.unblocked.pop_front()?;
         self.get_mut(srqn).expect("removal takes it from the list").unblocked = false;

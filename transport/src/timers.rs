@@ -36,6 +36,8 @@ impl Node {
 #[derive(Debug)]
 pub struct Timers {
     now: u64,
+    /// No slot begins before this tick, so that a poll that comes earlier looks at none.
+    not_before: u64,
     occupied: [u64; LEVELS],
     heads: [[u32; SLOTS]; LEVELS],
     nodes: Table<Node>,
@@ -45,7 +47,7 @@ impl Timers {
     /// Timers for the indices below `capacity`.
     pub fn new(capacity: u32) -> Self {
         let nodes = Table::new(capacity);
-        Self { now: 0, occupied: [0; LEVELS], heads: [[NONE; SLOTS]; LEVELS], nodes }
+        Self { now: 0, not_before: u64::MAX, occupied: [0; LEVELS], heads: [[NONE; SLOTS]; LEVELS], nodes }
     }
 
     /// Knows `index` from now on, which is below the capacity.
@@ -90,17 +92,28 @@ impl Timers {
     }
 
     /// The next expired index, which is then disarmed. `None` if there is none at `now`.
+    #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<u32> {
         let now = now.0 >> TICK_BITS;
+        if now < self.not_before {
+            self.now = self.now.max(now);
+            return None;
+        }
+        self.poll_slots(now)
+    }
+
+    fn poll_slots(&mut self, now: u64) -> Option<u32> {
         loop {
-            let Some((level, slot, start)) = self.earliest() else {
-                self.now = self.now.max(now);
-                return None;
+            let earliest = self.earliest();
+            let start = earliest.map_or(u64::MAX, |(_, _, start)| start);
+            let (level, slot) = match earliest {
+                Some((level, slot, _)) if start <= now => (level, slot),
+                _ => {
+                    self.now = self.now.max(now);
+                    self.not_before = start;
+                    return None;
+                }
             };
-            if start > now {
-                self.now = self.now.max(now);
-                return None;
-            }
             self.now = self.now.max(start);
             let index = self.heads[level][slot];
             self.unlink(index);
@@ -139,7 +152,9 @@ impl Timers {
         let place_tick = tick.max(self.now);
         let digits = (place_tick ^ self.now) | (SLOTS as u64 - 1);
         let level = ((63 - digits.leading_zeros()) / SLOT_BITS) as usize;
-        let slot = ((place_tick >> (SLOT_BITS * level as u32)) as usize) & (SLOTS - 1);
+        let shift = SLOT_BITS * level as u32;
+        let slot = ((place_tick >> shift) as usize) & (SLOTS - 1);
+        self.not_before = self.not_before.min(place_tick >> shift << shift);
         let head = self.heads[level][slot];
         *self.node(index) = Node { next: head, previous: NONE, tick, place: (level * SLOTS + slot) as u16 };
         if head != NONE {

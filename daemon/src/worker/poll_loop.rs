@@ -331,6 +331,9 @@ impl<N: Nic> Worker<N> {
     }
 
     fn set_nic_queues(&mut self) -> usize {
+        if self.queue_inbox.as_ref().expect("in its place between commands").is_empty() {
+            return 0;
+        }
         let mut queue_inbox = self.queue_inbox.take().expect("returned below");
         let done = queue_inbox.drain(COMMANDS, |queues| self.set_queues(queues));
         self.queue_inbox = Some(queue_inbox);
@@ -345,10 +348,19 @@ impl<N: Nic> Worker<N> {
         if let Some((session, fault)) = rung.fault {
             self.note_fault(session, fault);
         }
+        if self.worker_endpoints.iter().any(|worker_endpoint| worker_endpoint.endpoint.has_unblocked()) {
+            doorbells += self.take_unblocked();
+        }
+        doorbells
+    }
+
+    /// Has the queues visited that have room for work again.
+    fn take_unblocked(&mut self) -> usize {
+        let mut taken = 0;
         for (worker_endpoint, first_srq) in self.worker_endpoints.iter_mut().zip(&self.first_srqs) {
             while let Some(srqn) = worker_endpoint.endpoint.take_unblocked_srq() {
                 self.qp_table.want_srq_visit(first_srq + srqn.index());
-                doorbells += 1;
+                taken += 1;
             }
         }
         for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
@@ -357,10 +369,10 @@ impl<N: Nic> Worker<N> {
                 if let Some(entry) = entry_of(*first_entry, &worker_endpoint.endpoint, qpn) {
                     self.qp_table.want_visit(entry);
                 }
-                doorbells += 1;
+                taken += 1;
             }
         }
-        doorbells
+        taken
     }
 
     pub(super) fn take_work(&mut self) -> usize {

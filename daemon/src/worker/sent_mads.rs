@@ -85,6 +85,9 @@ impl MadOutlet {
     /// Takes the next datagram.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<OutgoingMad> {
+        if self.held.is_none() && self.queue.is_empty() {
+            return None;
+        }
         self.held.take().or_else(|| self.queue.pop())
     }
 

@@ -18,7 +18,18 @@ impl<N: Nic> Worker<N> {
             self.fault = None;
             told += 1;
         }
-        told += self.tell_key_changes() + self.tell_stalls();
+        told += self.tell_stalls();
+        let has_reports = self.worker_endpoints.iter().any(|worker_endpoint| worker_endpoint.endpoint.has_reports());
+        if has_reports || self.key_change.is_some() {
+            told += self.tell_reports();
+        }
+        self.events.announce();
+        told
+    }
+
+    /// Tells the events of the endpoints.
+    fn tell_reports(&mut self) -> usize {
+        let mut told = self.tell_key_changes();
         for (worker_endpoint, first_entry) in self.worker_endpoints.iter_mut().zip(&self.first_entries) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(event) = worker_endpoint.endpoint.poll_event() else { break };
@@ -46,7 +57,6 @@ impl<N: Nic> Worker<N> {
                 told += usize::from(self.events.push(object_event));
             }
         }
-        self.events.announce();
         told
     }
 

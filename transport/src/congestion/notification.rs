@@ -102,7 +102,7 @@ impl Notifications {
     /// There may be a CNP to be sent.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
-        self.owed.first().is_some()
+        !self.owed.is_empty()
     }
 }
 

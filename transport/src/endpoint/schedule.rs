@@ -48,6 +48,12 @@ impl Schedule {
         }
     }
 
+    /// No queue pair has anything to report.
+    #[inline]
+    pub(super) const fn has_no_reports(&self) -> bool {
+        self.events.is_empty() && self.failures.is_empty() && self.key_changes.is_empty()
+    }
+
     /// Adds a queue pair in a new slot.
     pub(super) fn add(&mut self, slot: u32, qp: &Qp) {
         self.timers.add(slot);
