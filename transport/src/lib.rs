@@ -141,7 +141,6 @@ pub mod congestion;
 pub mod counters;
 pub mod denied_sources;
 pub mod endpoint;
-pub mod fair;
 #[cfg(test)]
 mod guesses;
 pub mod io;
@@ -161,5 +160,6 @@ mod slot_list;
 pub mod srq;
 pub mod table;
 pub mod timers;
+pub mod turns;
 pub mod wire;
 pub mod work;

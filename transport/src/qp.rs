@@ -84,17 +84,16 @@ pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
     congestion::{
-        control::CongestionControl, dcqcn::DcqcnParameters, in_flight::InFlightShare, notification::NotificationPoint,
-        send_rate::SendRate,
+        control::CongestionControl, dcqcn::DcqcnParameters, notification::NotificationPoint, send_rate::SendRate,
     },
     counters::{QpCount, QpCounters, QpTally, QpTotals},
-    fair::FairOwner,
     io::{App, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     recv_queue::RecvQueue,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
+    turns::{fair::FairOwner, in_flight::InFlightShare},
     wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };

@@ -12,8 +12,8 @@ use roced_abi::{
 use roced_memory::queues::new_qp;
 use roced_transport::{
     counters::{QpCount, QpCounters},
-    fair::FairOwner,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
+    turns::fair::FairOwner,
 };
 use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
 use tracing::debug;

@@ -19,10 +19,10 @@ use roced_memory::{
 };
 use roced_transport::{
     endpoint::Endpoint,
-    fair::{FairList, FairOwner},
     reject::Reject,
     srq::Srq,
     table::Table,
+    turns::fair::{FairList, FairOwner},
 };
 use roced_types::{Qpn, SessionId, Srqn};
 

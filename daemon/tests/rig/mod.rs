@@ -43,13 +43,13 @@ use roced_memory::{
 use roced_transport::{
     ah::AhEntry,
     endpoint::{Endpoint, EndpointConfig},
-    fair::FairOwner,
     io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
     recovery::RecoveryConfig,
     srq::{Srq, SrqConfig},
+    turns::fair::FairOwner,
     wire::{
         Roce,
         path::{Path, PathSpec},

@@ -3,11 +3,8 @@
 
 use alloc::sync::Arc;
 
-use super::{
-    dcqcn::{Dcqcn, DcqcnParameters},
-    pacing::BURST,
-};
-use crate::clock::Nanos;
+use super::dcqcn::{Dcqcn, DcqcnParameters};
+use crate::{clock::Nanos, turns::pacing::BURST};
 
 /// Longest gap between packets: losses are repaired within it.
 const GAP_MAX: Nanos = Nanos::from_millis(10);

@@ -3,7 +3,12 @@
 //! a queue pair is removed.
 
 use super::{EndpointConfig, QUANTUM};
-use crate::{congestion::in_flight::InFlight, fair::FairList, qp::Qp, slot_list::SlotList, timers::Timers};
+use crate::{
+    qp::Qp,
+    slot_list::SlotList,
+    timers::Timers,
+    turns::{fair::FairList, in_flight::InFlight},
+};
 
 /// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of
 /// 64 bytes, with the copy of this many more. A guess.

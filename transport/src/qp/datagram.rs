@@ -18,11 +18,11 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::gate::Gate,
     counters::QpCount,
     io::{App, EmitError, Payload, Wire},
     psn::Psn,
     reject::DropReason,
+    turns::gate::Gate,
     wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
 };
 

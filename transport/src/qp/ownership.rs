@@ -3,7 +3,7 @@
 use roced_types::QpSizes;
 
 use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
-use crate::{congestion::send_rate::SendRate, fair::FairOwner, recv_queue::RecvQueue};
+use crate::{congestion::send_rate::SendRate, recv_queue::RecvQueue, turns::fair::FairOwner};
 
 impl Qp {
     /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its rate, its

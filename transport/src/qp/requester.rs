@@ -26,10 +26,11 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::{control::CongestionControl, pacing::Pacer, window::CongestionWindow},
+    congestion::{control::CongestionControl, window::CongestionWindow},
     counters::QpCount,
     io::{App, Wire},
     psn::Psn,
+    turns::pacing::Pacer,
     wire::frame::Packet,
 };
 

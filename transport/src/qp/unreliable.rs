@@ -23,12 +23,12 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::gate::Gate,
     counters::QpCount,
     io::{App, EmitError, PlaceFault, Wire},
     mr::{MrKey, Right},
     psn::Psn,
     reject::DropReason,
+    turns::gate::Gate,
     wire::{
         bth::Bth,
         frame::Packet,

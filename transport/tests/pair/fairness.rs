@@ -3,11 +3,11 @@
 
 use roced_transport::{
     clock::Nanos,
-    fair::FairOwner,
     io::{Egress, FrameOrigin},
     psn::Psn,
     qp::PathState,
     reject::Disposition,
+    turns::fair::FairOwner,
     wire::{
         bth::Bth,
         headers::Headers,

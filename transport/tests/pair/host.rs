@@ -8,7 +8,6 @@ use roced_transport::{
     congestion::{control::CongestionControl, dcqcn::DcqcnParameters},
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    fair::FairOwner,
     io::{Egress, FrameMut, FrameOrigin},
     mr::{Mr, MrKey, Scope},
     partition::{Partitions, Pkey},
@@ -17,6 +16,7 @@ use roced_transport::{
     recovery::RecoveryConfig,
     reject::Disposition,
     srq::{Srq, SrqConfig},
+    turns::fair::FairOwner,
     wire::{
         Roce,
         aeth::Aeth,

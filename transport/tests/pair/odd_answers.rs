@@ -6,9 +6,9 @@
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
-    fair::FairOwner,
     psn::Psn,
     reject::{Disposition, DropReason},
+    turns::fair::FairOwner,
     wire::{
         Aeth, AtomicAck, Syndrome,
         headers::Headers,

@@ -3,11 +3,11 @@
 use crate::clock::Nanos;
 
 /// How far a sender that was idle, or was looked at late, may catch up.
-pub(super) const BURST: Nanos = Nanos::from_micros(50);
+pub(crate) const BURST: Nanos = Nanos::from_micros(50);
 
 /// Spaces frames out to a rate in bytes per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     /// 0: no limit.
     rate_bytes_per_s: u64,
     next_send: Nanos,
@@ -15,23 +15,23 @@ pub struct Pacer {
 
 impl Pacer {
     /// Sets the rate; 0 for no limit.
-    pub fn set_rate(&mut self, rate_bytes_per_s: u64) {
+    pub(crate) fn set_rate(&mut self, rate_bytes_per_s: u64) {
         self.rate_bytes_per_s = rate_bytes_per_s;
         self.next_send = Nanos(0);
     }
 
     /// When the next frame may leave; not later than `now` means at once.
-    pub const fn next_send(&self) -> Nanos {
+    pub(crate) const fn next_send(&self) -> Nanos {
         self.next_send
     }
 
     /// Nothing leaves before `time`.
-    pub fn wait_until(&mut self, time: Nanos) {
+    pub(crate) fn wait_until(&mut self, time: Nanos) {
         self.next_send = self.next_send.max(time);
     }
 
     /// A frame of `bytes` left at `now`.
-    pub fn on_sent(&mut self, now: Nanos, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
         if self.rate_bytes_per_s == 0 {
             return;
         }

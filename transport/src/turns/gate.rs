@@ -5,36 +5,36 @@ use crate::clock::Nanos;
 
 /// Lets a sender through at its rate, and says when to look again.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gate {
+pub(crate) struct Gate {
     pacer: Pacer,
     closed_until: Option<Nanos>,
 }
 
 impl Gate {
     /// Sets the rate; 0 for no limit.
-    pub fn set_rate(&mut self, rate_bytes_per_s: u64) {
+    pub(crate) fn set_rate(&mut self, rate_bytes_per_s: u64) {
         self.pacer.set_rate(rate_bytes_per_s);
         self.closed_until = None;
     }
 
     /// Whether nothing may leave at `now`. If so, [`Self::deadline`] says until when.
-    pub fn is_closed(&mut self, now: Nanos) -> bool {
+    pub(crate) fn is_closed(&mut self, now: Nanos) -> bool {
         self.closed_until = Some(self.pacer.next_send()).filter(|next| *next > now);
         self.closed_until.is_some()
     }
 
     /// A frame of `bytes` left at `now`.
-    pub fn on_sent(&mut self, now: Nanos, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
         self.pacer.on_sent(now, bytes);
     }
 
     /// Time has passed.
-    pub fn on_timeout(&mut self, now: Nanos) {
+    pub(crate) fn on_timeout(&mut self, now: Nanos) {
         self.closed_until = self.closed_until.filter(|until| *until > now);
     }
 
     /// Time at which the waiting queue pair may continue; [`Nanos::NEVER`] if none waits.
-    pub fn deadline(&self) -> Nanos {
+    pub(crate) fn deadline(&self) -> Nanos {
         self.closed_until.unwrap_or(Nanos::NEVER)
     }
 }

@@ -21,10 +21,8 @@
 //! one, and the previous one is dropped after its time. Answers remove the oldest, so that a peer
 //! that answers one packet now and then does not keep the others counted.
 
-use crate::{
-    clock::Nanos,
-    fair::{FairList, FairOwner},
-};
+use super::fair::{FairList, FairOwner};
+use crate::clock::Nanos;
 
 /// Duration of a generation. A guess: about twice the time of 512 packets of 1 KiB at 1 Gbit/s, and
 /// well under the shortest ACK timeouts in use.
