@@ -28,12 +28,22 @@ pub struct AddressOptions {
     pub flow_label: u32,
     /// Priority in the VLAN tag, if the frame has one, 0 to 7.
     pub service_level: u8,
+    /// Highest rate of datagrams to there, kbit/s, 0 for none.
+    pub static_rate_kbit_per_s: u32,
 }
 
 impl AddressOptions {
     /// Options for destination `gid` with the usual defaults.
     pub const fn new(gid: Gid) -> Self {
-        Self { gid, sgid_index: None, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
+        Self {
+            gid,
+            sgid_index: None,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+            static_rate_kbit_per_s: 0,
+        }
     }
 }
 
@@ -98,6 +108,7 @@ impl AddressHandle {
             hop_limit: options.hop_limit.into(),
             traffic_class: options.traffic_class.into(),
             service_level: options.service_level.into(),
+            static_rate_kbit_per_s: options.static_rate_kbit_per_s,
         };
         let handle = pd.inner.device.session.call::<CreateAh>(request)?.handle;
         Ok(Self { inner: Arc::new(AhInner { pd: Arc::clone(&pd.inner), handle }) })

@@ -123,11 +123,12 @@ fn a_full_completion_queue_is_told_by_its_own_number() {
 fn a_rate_limit_is_set_and_told_and_ends() {
     let served = Served::start();
     let pair = Pair::connected(&served, 64);
-    let limit = |rate_limit_bytes_per_s| {
-        let attributes = QpAttributes { rate_limit_bytes_per_s, ..Default::default() };
-        pair.a.modify(attribute::RATE_LIMIT, &attributes).expect("in RTS");
-        assert_eq!(pair.a.query().expect("alive").rate_limit_bytes_per_s, rate_limit_bytes_per_s);
+    let limit = |kbit_per_s, burst_bytes| {
+        pair.a.limit_rate(kbit_per_s, burst_bytes).expect("in RTS");
+        let now = pair.a.query().expect("alive");
+        assert_eq!((now.rate_limit_kbit_per_s, now.rate_limit_burst_bytes), (kbit_per_s, burst_bytes));
     };
-    limit(1_000_000);
-    limit(0);
+    limit(1_000_000, 0);
+    limit(1_000_000, 1 << 20);
+    limit(0, 0);
 }

@@ -16,6 +16,8 @@ pub struct AhEntry {
     pub path: PathState,
     /// The longest message that gets there, bytes: the path MTU of the way.
     pub mtu_bytes: u32,
+    /// Highest rate of datagrams to there, kbit/s, 0 for none.
+    pub static_rate_kbit_per_s: u32,
 }
 
 /// The address handles of an endpoint, by number.
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn a_handle_is_found_by_its_number_and_its_domain_alone() {
         let mut table = AhTable::new(2);
-        let handle = AhEntry { pd: Pdn(7), path: PathState::Resolving, mtu_bytes: 1024 };
+        let handle = AhEntry { pd: Pdn(7), path: PathState::Resolving, mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
         assert_eq!(table.insert(2, handle), Err(Reject::NoRoom), "beyond the table");
         table.insert(1, handle).expect("room");
         assert_eq!(table.insert(1, handle), Err(Reject::NoRoom), "taken");

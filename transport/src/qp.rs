@@ -93,7 +93,7 @@ use crate::{
     recv_queue::RecvQueue,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    turns::{fair::FairOwner, in_flight::InFlightShare},
+    turns::{fair::FairOwner, in_flight::InFlightShare, pacing::rate_of},
     wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
@@ -327,8 +327,8 @@ impl Qp {
         if let Some(path) = path {
             self.base.path = path;
         }
-        if mask & attribute::RATE_LIMIT != 0 {
-            self.roles.set_rate(attributes.rate_limit_bytes_per_s);
+        if mask & (attribute::RATE_LIMIT | attribute::AV) != 0 {
+            self.roles.set_rate(rate_of(&self.base.attributes));
         }
         self.base.state = to;
         match (from, to) {

@@ -19,6 +19,7 @@ use crate::{
     object::Object,
     pd::Pd,
     query::PORT,
+    rate,
 };
 
 /// An address handle.
@@ -55,6 +56,7 @@ fn options(attr: &AhAttr) -> Result<AddressOptions> {
         traffic_class: attr.grh.traffic_class,
         flow_label: attr.grh.flow_label & 0x000f_ffff,
         service_level: attr.sl & 7,
+        static_rate_kbit_per_s: rate::to_kbit_per_s(attr.static_rate)?,
     })
 }
 

@@ -8,7 +8,7 @@ use roced_client::{NoCancellation, QpAttributes, attribute, mtu_code};
 
 use crate::{
     abi::{
-        attributes::{AhAttr, Ece, Gid8, GlobalRoute, QpAttr, QpInitAttr},
+        attributes::{AhAttr, Ece, Gid8, GlobalRoute, QpAttr, QpInitAttr, QpRateLimitAttr},
         object::Qp as QpFace,
     },
     absent,
@@ -16,6 +16,7 @@ use crate::{
     errno::{self, Errno, Result},
     qp::{self, Qp},
     query::{PORT, mtu_bytes},
+    rate,
 };
 
 /// Bits of `ibv_qp_attr_mask` that the daemon knows nothing of.
@@ -27,8 +28,6 @@ const MIGRATED: u32 = 0;
 /// `IBV_ACCESS_FLUSH_PERSISTENT`: a queue pair may have the right, which changes nothing, because
 /// no memory region can.
 const FLUSH_PERSISTENT: u32 = 1 << 9;
-/// Kilobits a second are 125 bytes a second.
-const BYTES_PER_KILOBIT: u64 = 125;
 
 /// `ibv_modify_qp`.
 pub(crate) unsafe extern "C" fn modify(qp: *mut QpFace, attr: *mut QpAttr, mask: c_int) -> c_int {
@@ -53,6 +52,22 @@ pub(crate) unsafe extern "C" fn modify(qp: *mut QpFace, attr: *mut QpAttr, mask:
     errno::number(modified())
 }
 
+/// `ibv_modify_qp_rate_limit`. The typical size of packets is of no use here.
+pub(crate) unsafe extern "C" fn rate_limit(qp: *mut QpFace, attr: *mut QpRateLimitAttr) -> c_int {
+    let _whole = NoCancellation::new();
+    // SAFETY: the program's queue pair is ours, and it gave attributes.
+    let (object, attr) = unsafe { (Qp::of(qp), &*attr) };
+    if attr.comp_mask != 0 {
+        return errno::number(Err(Errno::INVALID));
+    }
+    let limit = QpAttributes {
+        rate_limit_kbit_per_s: attr.rate_limit,
+        rate_limit_burst_bytes: attr.max_burst_sz,
+        ..QpAttributes::default()
+    };
+    errno::number(object.own.qp.modify(attribute::RATE_LIMIT, &limit).map_err(Errno::from))
+}
+
 /// As the daemon is told. Fields that the mask does not name are not looked at.
 fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
     let has = |bit| mask & bit != 0;
@@ -75,7 +90,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
         pkey_index: attr.pkey_index.into(),
         qkey: attr.qkey,
         sq_drained_event: u32::from(attr.en_sqd_async_notify != 0),
-        rate_limit_bytes_per_s: u64::from(attr.rate_limit) * BYTES_PER_KILOBIT,
+        rate_limit_kbit_per_s: attr.rate_limit,
         ..QpAttributes::default()
     };
     if has(attribute::PATH_MTU) {
@@ -93,6 +108,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
         to.hop_limit = hop_limit(ah.grh.hop_limit).into();
         to.traffic_class = ah.grh.traffic_class.into();
         to.service_level = (ah.sl & 7).into();
+        to.static_rate_kbit_per_s = rate::to_kbit_per_s(ah.static_rate)?;
     }
     Ok(to)
 }
@@ -149,7 +165,7 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
             dlid: 0,
             sl: it.service_level as u8,
             src_path_bits: 0,
-            static_rate: 0,
+            static_rate: rate::from_kbit_per_s(it.static_rate_kbit_per_s),
             is_global: 1,
             port_num: PORT,
         },
@@ -168,7 +184,7 @@ fn qp_attr(it: &QpAttributes, object: &Qp) -> QpAttr {
         rnr_retry: it.rnr_retry as u8,
         alt_port_num: 0,
         alt_timeout: 0,
-        rate_limit: u32::try_from(it.rate_limit_bytes_per_s / BYTES_PER_KILOBIT).unwrap_or(u32::MAX),
+        rate_limit: it.rate_limit_kbit_per_s,
     }
 }
 

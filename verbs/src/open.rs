@@ -16,7 +16,7 @@ use crate::{
     cq, cq_ex,
     device::Device,
     errno::{self, Result},
-    mw, pd, post, qp, query, srq,
+    modify, mw, pd, post, qp, query, srq,
 };
 
 /// `ibv_open_device`.
@@ -46,6 +46,7 @@ fn face(device: *mut DeviceFace, async_fd: c_int) -> VerbsContext {
     face.alloc_td = Some(pd::alloc_td);
     face.dealloc_td = Some(pd::dealloc_td);
     face.query_rt_values = Some(query::clock);
+    face.modify_qp_rate_limit = Some(modify::rate_limit);
     face.create_cq_ex = Some(cq_ex::create);
     face.query_device_ex = Some(query::device_ex);
     face.create_qp_ex = Some(qp::create_ex);

@@ -10,7 +10,8 @@ use roced_client::{
 use crate::{
     abi::{
         attributes::{
-            self, DeviceAttr, DeviceAttrEx, Gid8, GidEntry, PORT_ATTR_OLD_BYTES, PortAttr, QueryDeviceExInput, ValuesEx,
+            self, DeviceAttr, DeviceAttrEx, Gid8, GidEntry, PORT_ATTR_OLD_BYTES, PacketPacingCaps, PortAttr,
+            QueryDeviceExInput, ValuesEx,
         },
         context::Context as Face,
     },
@@ -20,6 +21,9 @@ use crate::{
 
 /// The only port.
 pub(crate) const PORT: u8 = 1;
+
+/// Bits of `enum ibv_qp_type` of queue pairs with rates: RC, UC and UD.
+const PACED_SERVICES: u32 = 1 << 2 | 1 << 3 | 1 << 4;
 
 /// Bits of `ibv_device_cap_flags`.
 mod capability {
@@ -136,6 +140,8 @@ pub(crate) unsafe extern "C" fn device_ex(
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = capability::ALL.into();
+        all.packet_pacing_caps =
+            PacketPacingCaps { qp_rate_limit_min: 1, qp_rate_limit_max: u32::MAX, supported_qpts: PACED_SERVICES };
         all.phys_port_cnt_ex = PORT.into();
         give(&all, attr, bytes);
     }

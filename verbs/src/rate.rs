@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use crate::errno::{Errno, Result};
+
 /// Code, multiple of 2.5 Gbit/s (of the base rate), Mbit/s.
 const RATES: &[(c_int, c_int, c_int)] = &[
     (2, 1, 2_500),
@@ -32,6 +34,20 @@ const RATES: &[(c_int, c_int, c_int)] = &[
 /// `IBV_RATE_MAX`: as fast as it goes.
 const MAX: c_int = 0;
 
+/// kbit/s of a code in an address, 0 for no limit.
+pub(crate) fn to_kbit_per_s(code: u8) -> Result<u32> {
+    if c_int::from(code) == MAX {
+        return Ok(0);
+    }
+    let rate = RATES.iter().find(|rate| rate.0 == code.into()).ok_or(Errno::INVALID)?;
+    Ok(rate.2.cast_unsigned() * 1000)
+}
+
+/// The code of [`to_kbit_per_s`].
+pub(crate) fn from_kbit_per_s(kbit_per_s: u32) -> u8 {
+    u8::try_from(from_mbps((kbit_per_s / 1000).cast_signed())).unwrap_or(0)
+}
+
 /// `ibv_rate_to_mult`.
 pub(crate) extern "C" fn to_mult(code: c_int) -> c_int {
     RATES.iter().find(|rate| rate.0 == code).map_or(-1, |rate| rate.1)
@@ -61,6 +77,11 @@ mod tests {
         for &(code, mult, mbps) in RATES {
             assert_eq!((from_mult(to_mult(code)), from_mbps(to_mbps(code))), (code, code), "{mult} {mbps}");
         }
+        for code in (0..=255).filter(|code| *code == 0 || to_mbps(*code) > 0) {
+            let code = u8::try_from(code).expect("below 256");
+            assert_eq!(to_kbit_per_s(code).map(from_kbit_per_s), Ok(code));
+        }
+        assert_eq!((to_kbit_per_s(3), to_kbit_per_s(1)), (Ok(10_000_000), Err(Errno::INVALID)));
         assert_eq!((to_mult(99), to_mbps(99), from_mult(7), from_mbps(7)), (-1, -1, MAX, MAX));
     }
 }

@@ -207,6 +207,22 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::RESET, ..QpAttributes::default() })
     }
 
+    /// Limits its frames to `kbit_per_s`, 0 for no limit. After a pause `burst_bytes`
+    /// may leave at once; 0 for those of 50 us. Requests for READs count as their responses.
+    /// Workers look at a clock of 8 us: a burst of less than two of its ticks may not reach the
+    /// rate.
+    ///
+    /// # Errors
+    /// A state before RTS; the daemon is gone.
+    pub fn limit_rate(&self, kbit_per_s: u32, burst_bytes: u32) -> Result<()> {
+        let limit = QpAttributes {
+            rate_limit_kbit_per_s: kbit_per_s,
+            rate_limit_burst_bytes: burst_bytes,
+            ..QpAttributes::default()
+        };
+        self.modify(attribute::RATE_LIMIT, &limit)
+    }
+
     /// Changes state or attributes as selected by `mask` ([`crate::attribute`] bits).
     ///
     /// # Errors

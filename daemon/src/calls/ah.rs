@@ -43,7 +43,12 @@ impl CallHandler<'_, '_> {
         let device = self.objects.device;
         let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request), None)?;
         let port = self.environment.network.port(device);
-        let handle = AhEntry { pd, path: way.state(&port), mtu_bytes: way.mtu_bytes(&port) };
+        let handle = AhEntry {
+            pd,
+            path: way.state(&port),
+            mtu_bytes: way.mtu_bytes(&port),
+            static_rate_kbit_per_s: request.static_rate_kbit_per_s,
+        };
         let give = |_| Command::AddAh(device, number, handle);
         self.give_to_all(limit.into(), give, || Command::DropAh(device, number))
             .inspect_err(|_| self.unfollow(Follower::Ah(number), Some(way)))?;
@@ -135,6 +140,7 @@ fn address_vector(request: &CreateAhRequest) -> QpAttributes {
         hop_limit: request.hop_limit,
         traffic_class: request.traffic_class,
         service_level: request.service_level,
+        static_rate_kbit_per_s: request.static_rate_kbit_per_s,
         ..QpAttributes::default()
     }
 }

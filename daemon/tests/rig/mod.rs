@@ -210,7 +210,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         self.last_ah += 1;
         client.ah = self.last_ah;
         let device = DeviceId(device);
-        let handle = AhEntry { pd: client.pd, path: PathState::Ready(path), mtu_bytes: 4096 };
+        let handle =
+            AhEntry { pd: client.pd, path: PathState::Ready(path), mtu_bytes: 4096, static_rate_kbit_per_s: 0 };
         let workers: Vec<WorkerId> = self.workers.of_device(device).map(|place| place.worker).collect();
         for worker in workers {
             self.tell(worker, Command::AddAh(device, client.ah, handle));

@@ -102,8 +102,8 @@ pub struct QpAttributes {
     pub service_level: u32,
     /// The peer's GID.
     pub dgid: [u8; 16],
-    /// Rate limit, bytes per second, 0 for none.
-    pub rate_limit_bytes_per_s: u64,
+    /// Rate limit, kbit/s, 0 for none.
+    pub rate_limit_kbit_per_s: u32,
     /// In a query: 1 while the next hop's address is still being resolved.
     pub path_resolving: u32,
     /// Q_Key that datagrams must have to be let in, of a UD queue pair.
@@ -116,8 +116,10 @@ pub struct QpAttributes {
     /// Of a change to SQD: 1 asks for the event
     /// [`event::SQ_DRAINED`](crate::event::SQ_DRAINED).
     pub sq_drained_event: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Of a rate limit: bytes that may leave at once after a pause; 0 for those of 50 us.
+    pub rate_limit_burst_bytes: u32,
+    /// Highest rate of the path, kbit/s, 0 for none: `static_rate` of verbs.
+    pub static_rate_kbit_per_s: u32,
 }
 
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).
@@ -165,7 +167,8 @@ pub mod attribute {
     pub const PORT: u32 = 1 << 5;
     /// `qkey`.
     pub const QKEY: u32 = 1 << 6;
-    /// `dgid`, `sgid_index`, `flow_label`, `hop_limit`, `traffic_class`, `service_level`.
+    /// `dgid`, `sgid_index`, `flow_label`, `hop_limit`, `traffic_class`, `service_level`,
+    /// `static_rate_kbit_per_s`.
     pub const AV: u32 = 1 << 7;
     /// `path_mtu_bytes`.
     pub const PATH_MTU: u32 = 1 << 8;
@@ -187,6 +190,6 @@ pub mod attribute {
     pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
     /// `dest_qpn`.
     pub const DEST_QPN: u32 = 1 << 20;
-    /// `rate_limit_bytes_per_s`.
+    /// `rate_limit_kbit_per_s`, `rate_limit_burst_bytes`.
     pub const RATE_LIMIT: u32 = 1 << 25;
 }

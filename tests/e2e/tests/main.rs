@@ -123,7 +123,7 @@ const TESTS: &[(&str, Test)] = tests! {
         datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
         lost_datagrams_cost_time_and_nothing_else a_datagram_without_receiver_is_lost_and_others_continue
         a_multicast_message_reaches_all_members a_listener_that_dies_leaves_its_groups;
-    programs: devices_are_listed the_library_as_a_drop_in programs_that_open_the_library functions_of_newer_versions wrong_calls_are_refused events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
+    programs: devices_are_listed the_library_as_a_drop_in programs_that_open_the_library functions_of_newer_versions rates_are_told_and_kept wrong_calls_are_refused events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
         memory_that_cannot_be_mapped eight_threads_on_the_same_objects
         threads_that_are_canceled_in_calls an_ordinary_user_of_the_group a_program_with_an_epoll_of_its_own;
     connections: librdmacm_opened_in_each_way programs_of_librdmacm programs_of_rsockets perftest datagrams_and_groups the_tests_of_rdma_core a_host_with_itself

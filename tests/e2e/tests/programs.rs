@@ -168,6 +168,16 @@ pub(crate) fn functions_of_newer_versions(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Rates of queue pairs and of addresses are told back, and kept.
+pub(crate) fn rates_are_told_and_kept(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("tests/e2e/rates.c", folder.path())?;
+    let told = run(&lab, Host::A, &program, &["roce0", GID])?.success()?;
+    print!("\n{told}");
+    Ok(())
+}
+
 /// Wrong calls, and calls in a wrong order, fail by the error of verbs and do no harm.
 pub(crate) fn wrong_calls_are_refused(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;

@@ -179,7 +179,7 @@ impl World {
         if service == ServiceType::Ud {
             for (number, pd) in [(0, PD), (1, Pdn(2)), (3, PD)] {
                 let mtu_bytes = world.ah_mtu(number);
-                let handle = AhEntry { pd, path: PathState::Ready(path()), mtu_bytes };
+                let handle = AhEntry { pd, path: PathState::Ready(path()), mtu_bytes, static_rate_kbit_per_s: 0 };
                 world.endpoint.insert_ah(number, handle).expect("room");
             }
         }

@@ -244,7 +244,8 @@ pub(crate) fn connect(
     // IBTA v1 table 91: attributes for answers only are not attributes of a service without them.
     let to_receive = if settings.service.is_reliable() { MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER } else { 0 };
     if settings.service == Service::Datagram {
-        let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+        let handle =
+            AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu, static_rate_kbit_per_s: 0 };
         for (number, pd) in [(slot as u32, PD), (OTHER_PD_AH, OTHER_PD)] {
             endpoint.remove_ah(number);
             endpoint.insert_ah(number, AhEntry { pd, ..handle }).expect("just removed");

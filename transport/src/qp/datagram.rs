@@ -22,7 +22,7 @@ use crate::{
     io::{App, EmitError, Payload, Wire},
     psn::Psn,
     reject::DropReason,
-    turns::gate::Gate,
+    turns::{gate::Gate, pacing::PacedFrame},
     wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
 };
 
@@ -50,8 +50,8 @@ impl Datagram {
         self.psn
     }
 
-    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
-        self.gate.set_rate(bytes_per_s);
+    pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
+        self.gate.set_rate(kbit_per_s);
     }
 
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
@@ -160,7 +160,12 @@ impl Datagram {
                 }
                 cx.base.counters.count(QpCount::RequestPackets);
                 cx.base.counters.add(QpCount::SentBytes, bytes as u64);
-                self.gate.on_sent(cx.now, bytes + path.overhead_bytes());
+                let frame = PacedFrame {
+                    bytes: bytes + path.overhead_bytes(),
+                    burst_bytes: cx.base.attributes.rate_limit_burst_bytes,
+                    kbit_per_s: to.static_rate_kbit_per_s,
+                };
+                self.gate.on_sent(cx.now, frame);
                 self.psn = self.psn.plus(1);
             }
         }

@@ -82,8 +82,8 @@ impl Reliable {
         self.requester.cursor().offset_from(self.completer.unacknowledged())
     }
 
-    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
-        self.requester.set_rate(bytes_per_s);
+    pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
+        self.requester.set_rate(kbit_per_s);
     }
 
     #[inline]

@@ -30,7 +30,7 @@ use crate::{
     counters::QpCount,
     io::{App, Wire},
     psn::Psn,
-    turns::pacing::Pacer,
+    turns::pacing::{PacedFrame, Pacer},
     wire::frame::Packet,
 };
 
@@ -141,8 +141,8 @@ impl Requester {
         (self.requests, self.responses) = (window, window);
     }
 
-    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
-        self.pacer.set_rate(bytes_per_s);
+    pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
+        self.pacer.set_rate(kbit_per_s);
     }
 
     /// PSN after the highest ever sent.
@@ -574,14 +574,19 @@ impl Requester {
             && (self.unasked == 0 || coarse(now).wrapping_sub(self.unasked_since) < coarse(UNASKED_MAX))
     }
 
-    fn count(&mut self, base: &mut QpBase, packets: u32, now: Nanos) {
+    fn count(&mut self, base: &mut QpBase, entry: &SendEntry, packets: u32, now: Nanos) {
         base.counters.count(QpCount::RequestPackets);
         if self.psn.distance_from(self.frontier) < 0 {
             base.counters.count(QpCount::RetransmittedPackets);
         }
-        // A READ uses the peer's sending rate, not ours, but is paced as well, as one full packet
-        // for each PSN.
-        self.pacer.on_sent(now, (base.mtu() + base.overhead()) * packets as usize);
+        if self.pacer.is_limited() {
+            // The responses of a READ use the peer's sending rate, not ours, but are paced as well.
+            let (mtu, packets) = (base.mtu() as u64, u64::from(packets));
+            let payload = entry.length().saturating_sub(u64::from(self.packet) * mtu).min(packets * mtu);
+            let bytes = payload as usize + base.overhead() * packets as usize;
+            let burst_bytes = base.attributes.rate_limit_burst_bytes;
+            self.pacer.on_sent(now, PacedFrame { bytes, burst_bytes, kbit_per_s: 0 });
+        }
     }
 
     fn advance(&mut self, entry: &SendEntry, packets: u32) {

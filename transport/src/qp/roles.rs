@@ -94,8 +94,8 @@ impl Roles {
         }
     }
 
-    pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
-        each!(self, it => it.set_rate(bytes_per_s));
+    pub(super) fn set_rate(&mut self, kbit_per_s: u32) {
+        each!(self, it => it.set_rate(kbit_per_s));
     }
 
     #[inline]

@@ -364,9 +364,11 @@ pub(crate) fn apply(mask: u32, new: &QpAttributes, to: &mut QpAttributes) {
         to.traffic_class = new.traffic_class;
         to.service_level = new.service_level;
         to.dgid = new.dgid;
+        to.static_rate_kbit_per_s = new.static_rate_kbit_per_s;
     }
     if mask & attribute::RATE_LIMIT != 0 {
-        to.rate_limit_bytes_per_s = new.rate_limit_bytes_per_s;
+        to.rate_limit_kbit_per_s = new.rate_limit_kbit_per_s;
+        to.rate_limit_burst_bytes = new.rate_limit_burst_bytes;
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     mr::{MrKey, Right},
     psn::Psn,
     reject::DropReason,
-    turns::gate::Gate,
+    turns::{gate::Gate, pacing::PacedFrame},
     wire::{
         bth::Bth,
         frame::Packet,
@@ -70,8 +70,8 @@ impl Unreliable {
         self.receiver.expected
     }
 
-    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
-        self.sender.gate.set_rate(bytes_per_s);
+    pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
+        self.sender.gate.set_rate(kbit_per_s);
     }
 
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
@@ -181,7 +181,9 @@ impl Sender {
             }
         }
         cx.base.counters.count(QpCount::RequestPackets);
-        self.gate.on_sent(cx.now, payload_bytes + cx.base.overhead());
+        let burst_bytes = cx.base.attributes.rate_limit_burst_bytes;
+        let frame = PacedFrame { bytes: payload_bytes + cx.base.overhead(), burst_bytes, kbit_per_s: 0 };
+        self.gate.on_sent(cx.now, frame);
         cx.base.on_paced_sent(cx.now, payload_bytes);
         self.psn = self.psn.plus(1);
         self.packet += 1;

@@ -1,6 +1,6 @@
 //! A [`Pacer`], and until when its sender waits.
 
-use super::pacing::Pacer;
+use super::pacing::{PacedFrame, Pacer};
 use crate::clock::Nanos;
 
 /// Lets a sender through at its rate, and says when to look again.
@@ -12,8 +12,8 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Sets the rate; 0 for no limit.
-    pub(crate) fn set_rate(&mut self, rate_bytes_per_s: u64) {
-        self.pacer.set_rate(rate_bytes_per_s);
+    pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
+        self.pacer.set_rate(kbit_per_s);
         self.closed_until = None;
     }
 
@@ -23,9 +23,9 @@ impl Gate {
         self.closed_until.is_some()
     }
 
-    /// A frame of `bytes` left at `now`.
-    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
-        self.pacer.on_sent(now, bytes);
+    /// A frame left at `now`.
+    pub(crate) fn on_sent(&mut self, now: Nanos, frame: PacedFrame) {
+        self.pacer.on_sent(now, frame);
     }
 
     /// Time has passed.
@@ -46,11 +46,11 @@ mod tests {
     #[test]
     fn a_gated_queue_pair_learns_its_deadline() {
         let mut gate = Gate::default();
-        gate.set_rate(1_000_000);
+        gate.set_rate(8000);
         let now = Nanos::from_millis(5);
         assert!(!gate.is_closed(now));
         assert_eq!(gate.deadline(), Nanos::NEVER);
-        gate.on_sent(now, 1000);
+        gate.on_sent(now, PacedFrame { bytes: 1000, burst_bytes: 0, kbit_per_s: 0 });
         assert!(gate.is_closed(now));
         let until = gate.deadline();
         assert!(now < until && until <= now + Nanos::from_millis(1));

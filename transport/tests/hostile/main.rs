@@ -232,7 +232,7 @@ impl World {
             0 => _ = self.endpoint.remove_ah(number),
             1 => _ = self.endpoint.set_ah_path(number, path, mtu_bytes),
             // One that is taken is refused.
-            _ => _ = self.endpoint.insert_ah(number, AhEntry { pd, path, mtu_bytes }),
+            _ => _ = self.endpoint.insert_ah(number, AhEntry { pd, path, mtu_bytes, static_rate_kbit_per_s: 0 }),
         }
     }
 
@@ -258,7 +258,7 @@ impl World {
             rnr_retry: random.below(8) as u32,
             dgid: PEER,
             qkey: OUR_QKEY,
-            rate_limit_bytes_per_s: random.of(&[0, 1, 1_000_000, u64::MAX]),
+            rate_limit_kbit_per_s: random.of(&[0, 1, 8000, u32::MAX]),
             ..QpAttributes::default()
         };
         if self.endpoint.modify_qp(qpn(index), mask, &attributes, path).is_err() {

@@ -194,7 +194,7 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
         let mut pair = Pair::new(settings());
         // Of another protection domain, as another client's would be.
         let path = PathState::Ready(pair.path(0));
-        let theirs = AhEntry { pd: Pdn(PD.0 + 1), path, mtu_bytes: 1024 };
+        let theirs = AhEntry { pd: Pdn(PD.0 + 1), path, mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
         pair.hosts[0].endpoint.insert_ah(3, theirs).expect("room");
         let good = send(&pair, 1, &data);
         pair.hosts[0].post(&good);
@@ -223,7 +223,7 @@ fn a_next_hop_that_is_not_known_yet_is_waited_for_and_others_are_not_held_up() {
     let path = pair.path(0);
     pair.connect_another(6);
     let data = [sge(0, 10)];
-    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
     pair.hosts[0].endpoint.insert_ah(1, resolving).expect("room");
     let waiting = SendWork { to: DatagramTo { ah: 1, ..to(&pair) }, ..send(&pair, 1, &data) };
     pair.hosts[0].post(&waiting);
@@ -257,7 +257,7 @@ fn a_changed_address_handle_wakes_only_its_waiters() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 10)]);
     for ah in [0, 1, 3] {
-        let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+        let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
         pair.hosts[0].endpoint.insert_ah(ah, resolving).expect("room");
     }
     let waiting = |pair: &Pair, ah: u32| SendWork { to: DatagramTo { ah, ..to(pair) }, ..send(pair, ah.into(), &data) };
@@ -291,7 +291,7 @@ fn a_changed_address_handle_wakes_only_its_waiters() {
 fn a_queue_pair_that_goes_while_it_waits_for_an_address_handle_waits_no_more() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 10)]);
-    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
     pair.hosts[0].endpoint.insert_ah(0, resolving).expect("room");
     let work = SendWork { to: DatagramTo { ah: 0, ..to(&pair) }, ..send(&pair, 1, &data) };
     pair.hosts[0].post(&work);
@@ -346,7 +346,7 @@ fn a_rate_holds_it_back() {
         &mut pair,
         0,
         attribute::RATE_LIMIT,
-        &QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() },
+        &QpAttributes { rate_limit_kbit_per_s: 8000, ..QpAttributes::default() },
     );
     let (begin, data) = (pair.now, [sge(0, 1000)]);
     for wr_id in 0..50 {

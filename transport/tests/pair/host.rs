@@ -400,7 +400,8 @@ impl Pair {
             ServiceType::Uc | ServiceType::Ud => (0, 0),
         };
         if settings.service == ServiceType::Ud {
-            let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+            let handle =
+                AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu, static_rate_kbit_per_s: 0 };
             // One of an earlier connection leads to the same host.
             host.endpoint.remove_ah(AH);
             host.endpoint.insert_ah(AH, handle).expect("its number is free");

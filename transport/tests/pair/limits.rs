@@ -133,7 +133,7 @@ fn an_unreachable_next_hop_is_a_network_that_loses_all() {
 fn a_rate_limit_is_kept() {
     let mut pair = Pair::new(Settings { mtu: 1024, ..Settings::default() });
     let host = &mut pair.hosts[0];
-    let limit = QpAttributes { rate_limit_bytes_per_s: 10_000_000, ..QpAttributes::default() };
+    let limit = QpAttributes { rate_limit_kbit_per_s: 80_000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     host.post(&work(1, SendOp::Write, &[sge(0, 500_000)], 0));
     let start = pair.now;

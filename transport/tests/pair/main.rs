@@ -35,6 +35,7 @@ mod paths;
 mod placement;
 mod probes;
 mod quiet;
+mod rates;
 mod read_gaps;
 mod recorded;
 mod recovery;

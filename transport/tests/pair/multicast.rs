@@ -68,7 +68,7 @@ fn post_recv(pair: &mut Pair, index: u32) {
 /// Makes host 0 send to a group from now on.
 fn to_group(pair: &mut Pair, group: [u8; 16]) -> DatagramTo {
     let path = pair.path_to(0, Egress::Nic { flow: 1 }, group);
-    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024 };
+    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
     pair.hosts[0].endpoint.insert_ah(GROUP_AH, handle).expect("room");
     DatagramTo { ah: GROUP_AH, qpn: Qpn::MULTICAST, qkey: OUR_QKEY }
 }

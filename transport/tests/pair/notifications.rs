@@ -276,7 +276,7 @@ fn marks_on_datagrams_are_only_counted() {
     let mut pair = Pair::new(Settings { service: ServiceType::Ud, ..Settings::default() });
     let path = Path::new(&PathSpec { traffic_class: 3, ..pair.path_spec(0) }).expect("one address family");
     pair.hosts[0].endpoint.remove_ah(AH);
-    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024 };
+    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
     pair.hosts[0].endpoint.insert_ah(AH, handle).expect("its number is free");
     pair.hosts[1].post_recv(7, &[sge(0, 2000)]);
     let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };

@@ -102,7 +102,7 @@ fn a_receiver_that_is_not_ready_is_not_probed() {
 fn slow_sending_is_no_missing_answer() {
     let mut pair = warm(Settings::default());
     let host = &mut pair.hosts[0];
-    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    let limit = QpAttributes { rate_limit_kbit_per_s: 8000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     survives(&mut pair, SendOp::Write, 9000, no_fault);
     assert_eq!(repairs(&pair), [0; 3]);

@@ -66,7 +66,7 @@ fn a_retry_is_spent_only_on_repeated_requests() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
     let host = &mut pair.hosts[0];
     // 17 ms for the request; its answer determines the cost.
-    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    let limit = QpAttributes { rate_limit_kbit_per_s: 8000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
     assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (2, [2, 0, 0]));

@@ -255,7 +255,7 @@ fn the_timer_runs_for_requests_of_an_ack() {
         let settings = Settings { retry_cnt: 0, timeout: 10, recovery: [recovery; 2], ..Settings::default() };
         let mut pair = Pair::new(settings);
         let host = &mut pair.hosts[0];
-        let limit = QpAttributes { rate_limit_bytes_per_s: 100_000, ..QpAttributes::default() };
+        let limit = QpAttributes { rate_limit_kbit_per_s: 800, ..QpAttributes::default() };
         host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
         host.post(&work(1, SendOp::Write, &[sge(0, 7000)], 0));
         assert!(pair.run(Nanos::from_millis(1000), no_fault));
@@ -271,7 +271,7 @@ fn the_timer_runs_for_requests_of_an_ack() {
 fn retransmissions_have_a_timer() {
     let mut pair = Pair::new(go_back_n());
     let host = &mut pair.hosts[0];
-    let limit = QpAttributes { rate_limit_bytes_per_s: 100_000, ..QpAttributes::default() };
+    let limit = QpAttributes { rate_limit_kbit_per_s: 800, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     host.post(&work(1, SendOp::Write, &[sge(0, 7000)], 0));
     // The first packet twice; the NAK is for the second.
@@ -308,7 +308,7 @@ fn retries_are_spent_only_on_retransmissions() {
     // 100 ms a packet, time-outs after 1 ms.
     let mut pair = Pair::new(Settings { timeout: 8, retry_cnt: 1, ..go_back_n() });
     let host = &mut pair.hosts[0];
-    let limit = QpAttributes { rate_limit_bytes_per_s: 10_000, ..QpAttributes::default() };
+    let limit = QpAttributes { rate_limit_kbit_per_s: 80, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     host.post(&work(1, SendOp::Write, &[sge(0, 1000)], 0));
     assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop)));

@@ -378,7 +378,7 @@ fn an_unknown_next_hop_is_waited_for_and_an_unreachable_one_is_not() {
 fn a_rate_holds_it_back() {
     let mut pair = Pair::new(settings());
     let host = &mut pair.hosts[0];
-    let rate = QpAttributes { rate_limit_bytes_per_s: 10_000_000, ..QpAttributes::default() };
+    let rate = QpAttributes { rate_limit_kbit_per_s: 80_000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &rate, None).expect("in RTS");
     let begin = pair.now;
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 1 << 20)], 0));

@@ -226,6 +226,12 @@ c_struct! {
         alt_timeout: u8,
         rate_limit: u32,
     }
+    QpRateLimitAttr = "struct ibv_qp_rate_limit_attr" {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
+    }
     SrqAttr = "struct ibv_srq_attr" {
         max_wr: u32,
         max_sge: u32,

@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::{
     attributes::{
-        CqInitAttrEx, DeviceAttrEx, MwBind, ParentDomainInitAttr, PortAttr, QpInitAttrEx, QueryDeviceExInput,
-        SrqInitAttrEx, TdInitAttr, ValuesEx,
+        CqInitAttrEx, DeviceAttrEx, MwBind, ParentDomainInitAttr, PortAttr, QpInitAttrEx, QpRateLimitAttr,
+        QueryDeviceExInput, SrqInitAttrEx, TdInitAttr, ValuesEx,
     },
     c_struct,
     completion::Wc,
@@ -87,7 +87,7 @@ c_struct! {
         modify_flow_action_esp: Absent,
         destroy_flow_action: Absent,
         create_flow_action_esp: Absent,
-        modify_qp_rate_limit: Absent,
+        modify_qp_rate_limit: Option<unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int>,
         alloc_parent_domain: Option<unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd>,
         dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int>,
         alloc_td: Option<unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td>,

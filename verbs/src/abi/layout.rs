@@ -24,6 +24,7 @@ const ALL: &[Layout] = &[
     GlobalRoute::LAYOUT,
     AhAttr::LAYOUT,
     QpAttr::LAYOUT,
+    QpRateLimitAttr::LAYOUT,
     SrqAttr::LAYOUT,
     SrqInitAttr::LAYOUT,
     TmCap::LAYOUT,

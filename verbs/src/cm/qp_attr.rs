@@ -165,7 +165,8 @@ pub(super) fn ah_attr(path: &CmPath, dgid: [u8; 16]) -> KernelAhAttr {
         dlid: 0,
         sl: path.service_level,
         src_path_bits: 0,
-        static_rate: path.rate,
+        // That of the peer's link, which it has told, is no limit here.
+        static_rate: 0,
         is_global: 1,
         port_num: PORT,
         reserved: 0,

@@ -99,6 +99,8 @@ bodies! {
         traffic_class: u32,
         /// Service level, 0 to 7: the priority in the VLAN tag, where there is one.
         service_level: u32,
+        /// Highest rate of datagrams to there, kbit/s, 0 for none.
+        static_rate_kbit_per_s: u32,
     }
     /// Membership of a queue pair in a multicast group.
     MulticastRequest {

@@ -97,7 +97,7 @@ impl Requester {
         let end = self.again_up_to.filter(|end| entry.is_read() && end.distance_from(self.psn) > 0);
         let sent = if entry.is_read() {
             self.send_read_request(cx.base, cx.send_queue, &entry, 0, end, wire)
-                .inspect(|packets| self.count(cx.base, *packets, cx.now))
+                .inspect(|packets| self.count(cx.base, &entry, *packets, cx.now))
         } else {
             self.send_at_cursor(&entry, 0, cx, wire)
         };
@@ -144,7 +144,7 @@ impl Requester {
         } else {
             self.send_packet(entry, cx, wire)
         }?;
-        self.count(cx.base, packets, cx.now);
+        self.count(cx.base, entry, packets, cx.now);
         if cx.base.paces_requests() && !entry.is_read() {
             let (mtu, sent) = (cx.base.mtu() as u64, u64::from(self.packet));
             cx.base.on_paced_sent(cx.now, entry.length().saturating_sub(sent * mtu).min(mtu) as usize);
