@@ -20,6 +20,7 @@ mod groups;
 mod keys;
 mod management;
 mod notifications;
+mod reports;
 mod resources;
 mod schedule;
 mod slots;
@@ -48,7 +49,7 @@ use crate::{
     out_of_order::OutOfOrderPool,
     own_addresses::OwnAddresses,
     partition::Partitions,
-    qp::{PathState, Qp, QpEvent, QpFailure, ReplayMemory, Transmission},
+    qp::{PathState, Qp, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
     reject::{DropCounters, DropReason, Reject},
     work::{RecvWork, SendWork},
@@ -342,39 +343,6 @@ impl Endpoint {
             || !self.final_answers.is_empty()
             || self.management.wants_transmit()
             || self.notifications.wants_transmit()
-    }
-
-    /// There may be something for [`Self::poll_event`], [`Self::poll_failure`],
-    /// [`Self::poll_srq_limit`] or [`Self::poll_key_change`].
-    #[inline]
-    pub fn has_reports(&self) -> bool {
-        !self.schedule.has_no_reports() || self.resources.srqs.has_event()
-    }
-
-    /// Takes an event for a client.
-    pub fn poll_event(&mut self) -> Option<QpEvent> {
-        while let Some(slot) = self.schedule.events.pop_front() {
-            let Some(qp) = self.qps.get_mut(slot) else { continue };
-            let event = qp.take_event();
-            if qp.has_event() {
-                self.schedule.events.push_back(slot);
-            }
-            if event.is_some() {
-                return event;
-            }
-        }
-        None
-    }
-
-    /// Takes the failure of a queue pair, for operators: each is reported once, and not after the
-    /// queue pair was reset or removed.
-    pub fn poll_failure(&mut self) -> Option<QpFailure> {
-        while let Some(slot) = self.schedule.failures.pop_front() {
-            if let Some(failure) = self.qps.get_mut(slot).and_then(Qp::take_failure) {
-                return Some(failure);
-            }
-        }
-        None
     }
 
     /// Adds a queue pair.
