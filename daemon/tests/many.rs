@@ -116,11 +116,11 @@ fn options() -> ConnectOptions {
     ConnectOptions { sgid_index: Some(0), path_mtu_bytes: Some(4096), ..ConnectOptions::default() }
 }
 
-/// Of the sizes of a program with small requests, and a thousand of them, so that memory allocated
+/// Of the sizes of a program with small requests, and thousands of them, so that memory allocated
 /// in advance by tables does not count.
 #[test]
 fn an_idle_connected_queue_pair_costs_less_than_four_kib() {
-    const QPS: usize = 1000;
+    const QPS: usize = 4000;
     let served = serve(2 * QPS as u32);
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let warm = connected(&device, 2, &options());
