@@ -140,7 +140,6 @@ fn address_vector(request: &CreateAhRequest) -> QpAttributes {
         hop_limit: request.hop_limit,
         traffic_class: request.traffic_class,
         service_level: request.service_level,
-        static_rate_kbit_per_s: request.static_rate_kbit_per_s,
         ..QpAttributes::default()
     }
 }

@@ -8,7 +8,7 @@ impl Endpoint {
     /// [`Self::poll_srq_limit`] or [`Self::poll_key_change`].
     #[inline]
     pub fn has_reports(&self) -> bool {
-        !self.schedule.has_no_reports() || self.resources.srqs.has_event()
+        self.schedule.has_reports() || self.resources.srqs.has_event()
     }
 
     /// Takes an event for a client.

@@ -53,10 +53,10 @@ impl Schedule {
         }
     }
 
-    /// No queue pair has anything to report.
+    /// A queue pair may have something to report.
     #[inline]
-    pub(super) const fn has_no_reports(&self) -> bool {
-        self.events.is_empty() && self.failures.is_empty() && self.key_changes.is_empty()
+    pub(super) const fn has_reports(&self) -> bool {
+        !self.events.is_empty() || !self.failures.is_empty() || !self.key_changes.is_empty()
     }
 
     /// Adds a queue pair in a new slot.
