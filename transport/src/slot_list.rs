@@ -136,6 +136,7 @@ mod tests {
                 }
                 let listed: Vec<u32> = std::iter::successors(list.first(), |slot| list.after(*slot)).collect();
                 prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(list.is_empty(), model.is_empty());
             }
         }
     }

@@ -242,6 +242,7 @@ mod tests {
                         let due: Vec<u32> = model.iter().filter(|(_, tick)| **tick <= now / TICK).map(|(index, _)| *index).collect();
                         model.retain(|_, tick| *tick > now / TICK);
                         prop_assert_eq!(fired, due);
+                        prop_assert!(timers.next().0 > now, "the caller sleeps until then");
                     }
                 }
             }

@@ -64,6 +64,30 @@ fn a_burst_leaves_at_once_after_a_pause() {
     }
 }
 
+/// Messages of 1000 bytes of services that acknowledge none.
+#[test]
+fn a_burst_of_unacknowledged_messages_leaves_at_once_after_a_pause() {
+    for service in [ServiceType::Uc, ServiceType::Ud] {
+        for burst in [0, 30_000] {
+            let mut pair = Pair::new(Settings { service, mtu: 1024, ..Settings::default() });
+            limit(&mut pair, MEGABYTE, burst);
+            pair.now = pair.now + Nanos::from_millis(200);
+            let (begin, data) = (pair.now, [sge(0, 1000)]);
+            let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };
+            for wr_id in 0..60 {
+                let send = work(wr_id, SendOp::Send, &data, 0);
+                pair.hosts[0].post(&if service == ServiceType::Ud { SendWork { to, ..send } } else { send });
+            }
+            pair.settle();
+            let last = pair.hosts[0].app.completions.last().expect("all left").time;
+            assert_eq!(pair.hosts[0].take().last(), Some(&(59, Status::Success)));
+            // The last one leaves once the rate has had time for those before it.
+            let (time, expected) = ((last.0 - begin.0) / 1000, 59 * (1000 + OVERHEAD) - u64::from(burst));
+            assert!(is_near(time, expected), "{service:?}, {burst}: {time} us, {expected} expected");
+        }
+    }
+}
+
 /// The lower one of both rates counts, and the queue pair's own is as it was when the path changes.
 #[test]
 fn the_rate_of_a_path_is_kept() {
