@@ -7,7 +7,7 @@
 
 mod rig;
 #[path = "../../xdp/tests/veth/veth.rs"]
-#[allow(dead_code, reason = "made for the tests of xdp")]
+#[expect(dead_code, reason = "made for the tests of xdp")]
 mod veth;
 
 use std::{

@@ -14,16 +14,15 @@ use clap_mangen::Man;
 mod documents;
 
 #[path = "../../ctl/src/cli.rs"]
-#[allow(dead_code, reason = "read by the program alone")]
+#[expect(dead_code, reason = "read by the program alone")]
 mod ctl;
 #[path = "../../perf/src/cli.rs"]
-#[allow(dead_code, reason = "read by the program alone")]
+#[allow(dead_code, reason = "read by the program alone, and by its tests, which read all")]
 mod perf;
 #[path = "../../run/src/cli.rs"]
-#[allow(dead_code, reason = "read by the program alone")]
 mod run;
 #[path = "../../perf/src/size.rs"]
-#[allow(dead_code, reason = "read by the program alone")]
+#[allow(dead_code, reason = "read by the program alone, and by its tests, which read all")]
 mod size;
 
 /// Programs, with the section of their manual pages.
