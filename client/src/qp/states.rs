@@ -207,10 +207,18 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::RESET, ..QpAttributes::default() })
     }
 
-    /// Limits its frames to `kbit_per_s`, 0 for no limit. After a pause `burst_bytes`
-    /// may leave at once; 0 for those of 50 us. Requests for READs count as their responses.
-    /// Workers look at a clock of 8 us: a burst of less than two of its ticks may not reach the
-    /// rate.
+    /// Limits the Ethernet frames that it sends to `kbit_per_s`, 0 for no limit. After a pause
+    /// `burst_bytes` may leave at once, 0 for those of 50 us. A READ counts as its responses. The
+    /// daemon's timers are 8.2 us apart: with a burst of fewer bytes than two of these have at the
+    /// rate, it may stay below the rate.
+    ///
+    /// ```no_run
+    /// # fn example(qp: &roced_client::QueuePair) -> roced_client::Result<()> {
+    /// // 200 Mbit/s, and 64 KiB at once after a pause.
+    /// qp.limit_rate(200_000, 65_536)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// A state before RTS; the daemon is gone.
