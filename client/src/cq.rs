@@ -323,14 +323,14 @@ impl CompletionQueue {
         let begin = Instant::now();
         let deadline = begin.checked_add(timeout);
         let spin_end = begin + self.inner.spin.min(timeout);
-        loop {
+        // One clock read for each look: the time after a yield is that before the next.
+        let mut now = Some(begin);
+        while let Some(before) = now {
             let taken = self.poll(into)?;
             if taken > 0 || into.is_empty() {
                 return Ok(taken);
             }
-            if Instant::now() >= spin_end || !self.inner.yields.yield_core() {
-                break;
-            }
+            now = if before < spin_end { self.inner.yields.yield_core(before) } else { None };
         }
         loop {
             if !self.inner.become_sleeper(deadline) {

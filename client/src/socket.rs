@@ -446,7 +446,8 @@ impl DaemonSession {
             if let Some(received) = self.try_receive()? {
                 return Ok(received);
             }
-            if Instant::now() >= look_until || !self.yields.yield_core() {
+            let now = Instant::now();
+            if now >= look_until || self.yields.yield_core(now).is_none() {
                 self.wait(PollFlags::POLLIN, call, deadline)?;
             }
         }

@@ -32,22 +32,24 @@ impl YieldLimiter {
         Self { since: Instant::now(), not_before_ns: not_before_ns.into(), next_pause_ns: next_ns.into() }
     }
 
-    /// Lets other threads run. Returns false, without doing so, while they compute: the thread had
-    /// better sleep, because the kernel prefers one that wakes.
-    pub(crate) fn yield_core(&self) -> bool {
-        let (mut pause, before_ns) = (self.pause(), self.now_ns());
+    /// Lets other threads run, and returns the time after that; it is `now` before. Returns `None`,
+    /// without a yield, while they compute: the thread had better sleep, because the kernel prefers
+    /// one that wakes.
+    pub(crate) fn yield_core(&self, now: Instant) -> Option<Instant> {
+        let (mut pause, before_ns) = (self.pause(), self.nanos(now));
         if !pause.may_yield(before_ns) {
-            return false;
+            return None;
         }
         thread::yield_now();
-        pause.on_return(before_ns, self.now_ns());
+        let after = Instant::now();
+        pause.on_return(before_ns, self.nanos(after));
         self.not_before_ns.store(pause.not_before_ns, Ordering::Relaxed);
         self.next_pause_ns.store(pause.next_ns, Ordering::Relaxed);
-        true
+        Some(after)
     }
 
-    fn now_ns(&self) -> u64 {
-        self.since.elapsed().as_nanos() as u64
+    fn nanos(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.since).as_nanos() as u64
     }
 
     fn pause(&self) -> YieldPause {
