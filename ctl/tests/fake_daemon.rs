@@ -98,6 +98,7 @@ fn status() -> StatusReport {
             napi: "driver".into(),
             ecn: "on".into(),
             congestion_control: "window".into(),
+            classes: "off".into(),
             link_up: true,
             link_mtu_bytes: 4200,
             path_mtu_bytes: 4096,
@@ -241,7 +242,7 @@ fn status_shows_differences_of_a_nic_with_the_command_that_mends_them() {
     let mut report = status();
     let differs = shown(&report);
     let row = "  roce0   PFC is off for priority 3  dcb pfc set dev eth1 prio-pfc 3:on\n";
-    assert!(differs.contains("window              differs") && differs.contains(row), "{differs}");
+    assert!(differs.contains("window              off      differs") && differs.contains(row), "{differs}");
     report.devices[0].dcb.problem = "nothing was written".into();
     let unwritten = shown(&report);
     assert!(unwritten.contains("\nroce0: DCB: nothing was written\n"), "{unwritten}");

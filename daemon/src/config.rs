@@ -8,6 +8,7 @@
 mod access;
 mod changes;
 mod choices;
+mod classes;
 mod dcqcn;
 mod file;
 mod read;
@@ -37,6 +38,7 @@ pub use self::{
         CnpChoice, CongestionChoice, Credits, DcbChoice, DcqcnPreset, EcnChoice, IdleChoice, LogLevel, LogTarget,
         NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice,
     },
+    classes::ClassesConfig,
     dcqcn::DcqcnConfig,
 };
 
@@ -277,6 +279,8 @@ pub struct DeviceConfig {
     pub congestion_control: CongestionChoice,
     /// Parameters of rates that follow CNPs.
     pub dcqcn: DcqcnConfig,
+    /// Traffic classes of sent packets.
+    pub classes: ClassesConfig,
     /// Whether peers are told of marks on their packets.
     pub cnp: CnpChoice,
     /// Least time between two CNPs of a queue pair.
@@ -471,6 +475,7 @@ impl DeviceConfig {
             ecn: EcnChoice::Off,
             congestion_control: CongestionChoice::Off,
             dcqcn: DcqcnConfig::default(),
+            classes: ClassesConfig::default(),
             cnp: CnpChoice::On,
             min_time_between_cnps_us: 50,
             cnp_dscp: 48,

@@ -55,14 +55,6 @@ use crate::{
     work::{RecvWork, SendWork},
 };
 
-/// Frames that one queue pair of a client sends before the next has its turn.
-const QUANTUM: usize = 16;
-
-/// Queue pairs that find no room on the wire before a call of [`Endpoint::poll_transmit`] ends.
-/// More than one: a NIC queue without room must not hold up another queue, hand-over, or the flush
-/// of a queue pair that has failed.
-const FULL_MAX: usize = 16;
-
 /// Parts of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
@@ -230,7 +222,7 @@ impl Endpoint {
 
     /// Handles expired timers, at most `budget`; returns their number.
     pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
-        self.schedule.in_flight.on_time(now);
+        self.schedule.on_time(now);
         for fired in 0..budget {
             let Some(slot) = self.schedule.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(slot) {
@@ -244,7 +236,7 @@ impl Endpoint {
 
     /// Time by which [`Self::on_timeout`] must be called; [`Nanos::NEVER`] if no timer runs.
     pub fn poll_timeout(&self) -> Nanos {
-        self.schedule.timers.next().min(self.schedule.in_flight.deadline())
+        self.schedule.timers.next().min(self.schedule.in_flight.deadline()).min(self.schedule.senders.deadline())
     }
 
     /// Sends at most `budget` frames.
@@ -256,7 +248,7 @@ impl Endpoint {
         wire: &mut impl Wire,
     ) -> Transmitted {
         self.time_wait.on_time(now);
-        self.schedule.in_flight.on_time(now);
+        self.schedule.on_time(now);
         if !self.wants_transmit() {
             return Transmitted::default();
         }
@@ -270,36 +262,23 @@ impl Endpoint {
             management = self.transmit_management(budget - sent.visits, wire);
             sent += management;
         }
-        let (mut held_up, mut full, others) = ([0; FULL_MAX], 0, sent.visits);
-        while sent.visits < budget && full < FULL_MAX {
-            self.admit_from_line(&held_up[..full]);
-            let Some(slot) = self.schedule.senders.pop() else { break };
+        while sent.visits < budget {
+            self.admit_from_line();
+            let Some((slot, frames)) = self.schedule.next_sender(now, wire) else { break };
             let before = sent.visits;
-            let visit = self.visit(now, slot, QUANTUM.min(budget - before), &mut sent, app, wire);
+            let visit = self.visit(now, slot, frames.min(budget - before), &mut sent, app, wire);
             match visit {
                 Transmission::Idle => {}
-                Transmission::Full if sent.visits == before => {
-                    held_up[full] = slot;
-                    full += 1;
-                }
+                Transmission::Full if sent.visits == before => self.schedule.senders.hold(slot),
                 Transmission::Progress | Transmission::Acknowledged | Transmission::Dropped(_) | Transmission::Full => {
                     self.schedule.senders.push_back(slot)
                 }
             }
         }
-        if management.visits > 0 && full > 0 {
+        if management.visits > 0 && self.schedule.senders.held() > 0 {
             self.management.yield_next();
         }
-        if sent.visits > others {
-            // Queue pairs without room keep their place; others were served.
-            held_up[..full].iter().rev().for_each(|slot| self.schedule.senders.push_front(*slot));
-        } else {
-            // No queue pair could send: the next call tries others.
-            if full > 0 {
-                self.schedule.senders.pass();
-            }
-            held_up[..full].iter().for_each(|slot| self.schedule.senders.push_back(*slot));
-        }
+        self.schedule.end_call(wire);
         sent
     }
 
@@ -315,8 +294,10 @@ impl Endpoint {
         let mut sent = Transmitted::default();
         let Ok((slot, qp)) = self.find_mut(qpn) else { return TransmittedOf::default() };
         let is_silent = qp.set_silent(false);
-        self.schedule.in_flight.on_time(now);
+        self.schedule.on_time(now);
+        self.schedule.limit_ahead(slot, wire);
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
+        self.schedule.end_limit_ahead(wire);
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.set_silent(is_silent);
         }
@@ -417,9 +398,9 @@ impl Endpoint {
             self.final_answers.truncate(others);
             return Err(reject);
         }
+        self.schedule.classify(slot, qp);
         self.drops.add(DropReason::FinalAnswerLost, lost);
-        self.schedule(slot);
-        self.update_schedule(slot);
+        self.after(slot);
         Ok(())
     }
 
@@ -448,8 +429,10 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoSuchQp`].
     pub fn set_path(&mut self, qpn: Qpn, path: PathState) -> Result<(), Reject> {
-        let (slot, qp) = self.find_mut(qpn)?;
+        let (slot, _) = self.find_mut(qpn)?;
+        let qp = self.qps.get_mut(slot).expect("just found");
         qp.set_path(path);
+        self.schedule.classify(slot, qp);
         self.schedule(slot);
         Ok(())
     }
@@ -545,13 +528,17 @@ impl Endpoint {
 
     /// The first queue pair in line goes to the end of the list of senders, if there is room for its
     /// packets. Those that were held up in this call wait on.
-    fn admit_from_line(&mut self, held_up: &[u32]) {
-        for _ in 0..=held_up.len() {
-            let Some(slot) = self.schedule.in_flight.next_in_line() else { return };
-            if held_up.contains(&slot) {
-                self.schedule.in_flight.pass_over(slot);
+    fn admit_from_line(&mut self) {
+        let (mut passed, mut last) = (0, None);
+        for _ in 0..=2 * self.schedule.senders.held() {
+            let Some(slot) = self.schedule.in_flight.next_in_line(passed) else { return };
+            if self.schedule.senders.is_held(slot) {
+                let place = self.schedule.in_flight.pass_over(slot);
+                // A class with this one alone.
+                passed |= if last == Some(slot) { place } else { 0 };
+                last = Some(slot);
             } else if let Some(qp) = self.qps.get_mut(slot) {
-                self.schedule.in_flight.admit(&mut qp.share);
+                self.schedule.in_flight.admit(slot, &mut qp.share);
                 self.schedule(slot);
                 return;
             }
@@ -579,7 +566,7 @@ impl Endpoint {
         }
         qp.set_grant(grant);
         let (before, in_flight) = (sent.visits, qp.in_flight());
-        let mut wire = Metered { wire, bytes: 0 };
+        let mut wire = Metered { wire, bytes: 0, nic_bytes: 0 };
         for _ in 0..budget {
             visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
@@ -592,7 +579,7 @@ impl Endpoint {
                 break;
             }
         }
-        self.schedule.charge(slot, sent.visits - before, wire.bytes);
+        self.schedule.charge(now, slot, sent.visits - before, &wire);
         if was_admitted {
             self.schedule.in_flight.charge(slot, qp.in_flight().saturating_sub(in_flight));
         }

@@ -326,6 +326,14 @@ pub trait Wire {
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError>;
+
+    /// From now on a frame to a NIC finds no room while `bytes` or more of earlier ones wait in its
+    /// queue; `usize::MAX` is no limit, as at first. A frame cannot overtake those that the NIC
+    /// has, so that the classes of an endpoint ([`crate::turns::classes`]) need such a limit. A wire that
+    /// keeps no frames has nothing to limit.
+    fn limit_ahead(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
 }
 
 /// Client memory that a packet references instead of carrying a copy. It was checked when the

@@ -90,10 +90,12 @@ impl NicQueue {
     }
 
     /// The worker is about to block on [`Self::socket`]. True when there is work already: frames
-    /// that arrived, or frames that wait for a flush, for which nothing would wake it.
+    /// that arrived, or frames that wait for a flush or for others to leave, for which nothing would
+    /// wake it.
     pub fn prepare_sleep(&mut self) -> bool {
+        let waits = self.transmit.waits_for_ahead();
         self.flush();
-        self.receive.has_frames() || self.has_pending_tx()
+        waits || self.receive.has_frames() || self.has_pending_tx()
     }
 
     /// Names every counter with its value: ours, and the kernel's of this socket.
@@ -105,6 +107,7 @@ impl NicQueue {
         count("nic_tx_frames", tx.frames);
         count("nic_tx_bytes", tx.bytes);
         count("nic_tx_full", tx.full);
+        count("nic_tx_ahead_full", tx.ahead);
         count("nic_tx_kicks", tx.kicks);
         count("nic_tx_kicks_cut_short", tx.kicks_cut_short);
         count("nic_tx_kicks_failed", tx.kicks_failed);
@@ -132,5 +135,9 @@ impl Wire for NicQueue {
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
         self.transmit.emit(frame_bytes, fill)
+    }
+
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.transmit.limit_ahead(bytes);
     }
 }

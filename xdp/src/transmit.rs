@@ -26,6 +26,8 @@ pub(super) struct TransmitCounters {
     pub bytes: u64,
     /// Times that a frame found no free chunk.
     pub full: u64,
+    /// Times that a frame found too many bytes before it.
+    pub ahead: u64,
     /// System calls made to have frames sent.
     pub kicks: u64,
     /// Those of them after which the kernel left frames for later.
@@ -47,6 +49,15 @@ pub(super) struct Transmit {
     free_count: usize,
     /// Written, not in the TX ring yet.
     queued: Vec<FrameDesc>,
+    /// Bytes of frames that were written and have not come back, and the most with which a frame
+    /// finds room.
+    ahead_bytes: usize,
+    ahead_max: usize,
+    /// A frame has found too many since the last flush, or between the two before it.
+    found_ahead: bool,
+    waits_for_ahead: bool,
+    /// Bytes in each sending chunk, by its number.
+    written: Box<[u16]>,
     /// The last system call failed, and trying again without a new frame would only burn time.
     stalled: bool,
     counters: TransmitCounters,
@@ -69,6 +80,7 @@ impl Transmit {
         chunks: Vec<FrameDesc>,
     ) -> Self {
         assert!(chunks.len() <= ring_entries as usize, "every chunk finds room in the TX ring");
+        let written = chunks.iter().map(|chunk| umem.number(chunk) + 1).max().unwrap_or(0);
         Self {
             umem,
             tx,
@@ -76,6 +88,11 @@ impl Transmit {
             ring_entries,
             free_count: chunks.len(),
             queued: Vec::with_capacity(chunks.len()),
+            ahead_bytes: 0,
+            ahead_max: usize::MAX,
+            found_ahead: false,
+            waits_for_ahead: false,
+            written: vec![0; written].into_boxed_slice(),
             free: chunks.into_boxed_slice(),
             stalled: false,
             counters: TransmitCounters::default(),
@@ -99,18 +116,25 @@ impl Transmit {
         let usable = self.umem.usable_bytes();
         let chunks = frame_bytes.div_ceil(usable);
         assert!((1..=SEGMENTS_MAX).contains(&chunks), "a frame of {frame_bytes} bytes in chunks of {usable}");
-        if self.free_count < chunks {
+        if self.free_count < chunks || self.ahead_bytes >= self.ahead_max {
             self.reclaim();
-            if self.free_count < chunks {
+            // Behind a call that failed only a new frame has those in the ring sent.
+            if self.ahead_bytes >= self.ahead_max && !self.stalled {
+                self.found_ahead = true;
+                self.counters.ahead += 1;
+                return Err(EmitError::Full);
+            } else if self.free_count < chunks {
                 self.counters.full += 1;
                 return Err(EmitError::Full);
             }
         }
-        let (umem, descriptors) = (&self.umem, &mut self.free[self.free_count - chunks..self.free_count]);
+        let (umem, written) = (&self.umem, &mut self.written);
+        let descriptors = &mut self.free[self.free_count - chunks..self.free_count];
         let mut left = frame_bytes;
         let mut frame = FrameMut::over(descriptors.iter_mut().map(|descriptor| {
             let now = left.min(usable);
             left -= now;
+            written[umem.number(descriptor)] = now as u16;
             // SAFETY: a free descriptor is that of a sending chunk (`new`) that was never sent or
             // came back by the completion ring (`reclaim`), and it is in the TX ring only after
             // `frame` is gone (`flush`).
@@ -120,15 +144,27 @@ impl Transmit {
         assert_eq!(frame.remaining(), 0, "a frame is written to its end: bytes of an earlier frame must not leave");
         self.queued.extend_from_slice(&self.free[self.free_count - chunks..self.free_count]);
         self.free_count -= chunks;
+        self.ahead_bytes += frame_bytes;
         self.counters.frames += 1;
         self.counters.bytes += frame_bytes as u64;
         Ok(())
+    }
+
+    /// A frame waits until those before it have left, as of the last flush: nothing tells when.
+    pub(super) const fn waits_for_ahead(&self) -> bool {
+        self.waits_for_ahead && self.ahead_bytes > 0 && !self.stalled
+    }
+
+    /// See [`Wire::limit_ahead`](roced_transport::io::Wire::limit_ahead).
+    pub(super) fn limit_ahead(&mut self, bytes: usize) {
+        self.ahead_max = bytes;
     }
 
     /// Puts written frames into the TX ring, makes the kernel send them if it asks for that, and
     /// takes back sent chunks.
     #[inline]
     pub(super) fn flush(&mut self) {
+        self.waits_for_ahead = core::mem::take(&mut self.found_ahead);
         if !self.queued.is_empty() {
             // SAFETY: these are written chunks of this socket's UMEM, no slice of them lives, and
             // they are forgotten below.
@@ -196,6 +232,8 @@ impl Transmit {
         // before it is used.
         let count = unsafe { self.completion.consume(room) };
         self.umem.check_sent(&room[..count]);
+        let bytes = room[..count].iter().map(|sent| usize::from(self.written[self.umem.number(sent)]));
+        self.ahead_bytes -= bytes.sum::<usize>();
         self.free_count += count;
     }
 

@@ -156,6 +156,12 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// Number of the sending chunk of `descriptor`, from 0 on.
+    #[inline]
+    pub(super) fn number(&self, descriptor: &FrameDesc) -> usize {
+        (descriptor.addr() - self.rx_bytes) >> self.chunk_bytes.trailing_zeros()
+    }
+
     /// Checks that descriptors which came back by the completion ring are those of sending chunks.
     ///
     /// # Panics

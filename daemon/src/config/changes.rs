@@ -119,6 +119,7 @@ section!("device", DeviceConfig {
     ecn => Restart,
     congestion_control => Restart,
     dcqcn => Restart,
+    classes => Restart,
     cnp => Restart,
     min_time_between_cnps_us => Restart,
     cnp_dscp => Restart,
@@ -284,6 +285,20 @@ mod tests {
         before.apply(&after);
         let left = before.changes(&after);
         assert_eq!((left.applied, left.restart), (vec![], vec!["device[1].window_packets".to_owned()]));
+    }
+
+    #[test]
+    fn priorities_of_classes_need_a_restart() {
+        let of_nic = "[[worker]]\n[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\ndscp_prio = { 26 = 3 }\n";
+        let with_classes = |text: &str| parsed(&format!("{text}classes.tc_bw = {{ 0 = 100 }}\n"));
+        let (before, after) = (of_nic.replace('3', "4"), of_nic);
+        let changes = parsed(&before).changes(&parsed(after));
+        assert_eq!((changes.applied, changes.restart), (vec!["device[0].dscp_prio".to_owned()], vec![]));
+        let mut in_force = with_classes(&before);
+        let wanted = with_classes(after);
+        assert_eq!(in_force.changes(&wanted).restart, ["device[0].classes"]);
+        in_force.apply(&wanted);
+        assert_eq!(in_force.changes(&wanted).restart, ["device[0].classes"], "until the restart");
     }
 
     #[test]

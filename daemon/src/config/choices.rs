@@ -128,6 +128,13 @@ choices! {
         /// None: `device.window_packets` is the only limit.
         Off = "off",
     }
+    /// `device.classes.trust`.
+    TrustChoice {
+        /// The DSCP.
+        Dscp = "dscp",
+        /// The priority code point of the VLAN tag.
+        Pcp = "pcp",
+    }
     /// `device.dcqcn.preset`.
     DcqcnPreset {
         /// Parameters of the paper.

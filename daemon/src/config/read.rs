@@ -16,7 +16,7 @@ use roced_xdp::dcb::{DSCPS, PRIORITIES, PrioritySet};
 
 use super::{
     AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
-    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access, dcqcn,
+    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access, classes, dcqcn,
     reader::{ConfigSection, TextRule},
 };
 
@@ -305,7 +305,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
     let interface = section.required_text("interface", INTERFACE).unwrap_or_default();
     let default = DeviceConfig::new(name, interface);
     let ring = |key: &str, default: u32| section.power_of_two(key, "entries", default, 64..=32_768);
-    let device = DeviceConfig {
+    let mut device = DeviceConfig {
         xdp_mode: section.choice("xdp_mode", default.xdp_mode),
         copy_mode: section.choice("copy_mode", default.copy_mode),
         napi: section.choice("napi", default.napi),
@@ -330,6 +330,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         ecn: section.choice("ecn", default.ecn),
         congestion_control: section.choice("congestion_control", default.congestion_control),
         dcqcn: section.section("dcqcn", dcqcn::read),
+        classes: section.section("classes", classes::read),
         cnp: section.choice("cnp", default.cnp),
         min_time_between_cnps_us: section.number(
             "min_time_between_cnps_us",
@@ -341,7 +342,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         cnp_802p_prio: section.number("cnp_802p_prio", "", default.cnp_802p_prio, 0..=7),
         cnp_except: networks(section, "cnp_except"),
         dcb: section.choice("dcb", default.dcb),
-        lossless_priorities: priorities(section, "lossless_priorities"),
+        lossless_priorities: priorities(section, "lossless_priorities", "priority"),
         dscp_prio: section.number_table(
             "dscp_prio",
             "a table of DSCPs, 0 to 63, with their priorities, 0 to 7",
@@ -360,6 +361,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         name: default.name,
         interface: default.interface,
     };
+    device.classes.take_priorities(&device.dscp_prio);
     let wanted = device.fill_ring_entries + device.tx_ring_entries;
     if device.umem_frames < wanted {
         let message = format!(
@@ -426,8 +428,8 @@ fn pkeys(section: &ConfigSection<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
 
 const PRIORITIES_ALLOWED: &str = "an array of up to 8 numbers from 0 to 7";
 
-/// The array `key` of priorities, each once.
-fn priorities(section: &ConfigSection<'_, '_>, key: &str) -> PrioritySet {
+/// The array `key` of priorities or classes, each once; `noun` names one.
+pub(super) fn priorities(section: &ConfigSection<'_, '_>, key: &str, noun: &str) -> PrioritySet {
     section.note(key, "[]", PRIORITIES_ALLOWED);
     if section.take(key).is_none() {
         return PrioritySet::default();
@@ -441,7 +443,7 @@ fn priorities(section: &ConfigSection<'_, '_>, key: &str) -> PrioritySet {
         let number = element.get_ref().as_integer();
         let number = number.and_then(|number| u8::from_str_radix(number.as_str(), number.radix()).ok());
         match number.filter(|number| *number < PRIORITIES) {
-            None => section.refuse_element(key, index, format!("no priority: it must be {PRIORITIES_ALLOWED}")),
+            None => section.refuse_element(key, index, format!("no {noun}: it must be {PRIORITIES_ALLOWED}")),
             Some(number) if set.contains(number) => {
                 section.refuse_element(key, index, format!("{number} stands in the list already"));
             }

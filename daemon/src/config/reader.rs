@@ -272,13 +272,13 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
     }
 
     /// A table of numbers by numbers, such as `{ 26 = 3 }`, each in its range.
-    pub(super) fn number_table(
+    pub(super) fn number_table<N: NumberField>(
         &self,
         key: &str,
         allowed: &str,
         keys: RangeInclusive<u8>,
-        values: RangeInclusive<u8>,
-    ) -> BTreeMap<u8, u8> {
+        values: RangeInclusive<N>,
+    ) -> BTreeMap<u8, N> {
         self.note(key, "{}", allowed);
         let Some(value) = self.take(key).map(Spanned::get_ref) else { return BTreeMap::new() };
         let Some(table) = value.as_table() else {
@@ -290,7 +290,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
             // The same number has no other spelling.
             let number = name.parse().ok().filter(|number: &u8| keys.contains(number) && number.to_string() == name)?;
             let value = value.get_ref().as_integer()?;
-            let value = u8::from_str_radix(value.as_str(), value.radix()).ok()?;
+            let value = N::try_from(u64::from_str_radix(value.as_str(), value.radix()).ok()?).ok()?;
             values.contains(&value).then_some((number, value))
         };
         let mut entries = BTreeMap::new();

@@ -185,6 +185,7 @@ impl Asked<'_> {
             napi: device.config.napi.to_string(),
             ecn: device.config.ecn.to_string(),
             congestion_control: device.config.congestion_control.to_string(),
+            classes: device.config.classes.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
             path_mtu_bytes: largest_path_mtu(link.usable_mtu_bytes(), false).unwrap_or(0),

@@ -227,9 +227,14 @@ fn add_endpoint_slots<'a>(
     (id, device): (DeviceId, &config::DeviceConfig),
     queues: impl Iterator<Item = (&'a ServedQueue, NicQueue)>,
 ) {
+    let speed_mbit_per_s = checked.net.device(id).speed_mbit_per_s;
+    let classes = device.classes.classes(speed_mbit_per_s);
     for place in checked.endpoints.of_device(id) {
-        let speed_mbit_per_s = checked.net.device(id).speed_mbit_per_s;
-        worker_endpoints[place.worker.0 as usize].push(worker_endpoint(place, device, config, speed_mbit_per_s));
+        let mut worker_endpoint = worker_endpoint(place, device, config, speed_mbit_per_s);
+        if let Some(classes) = &classes {
+            worker_endpoint.endpoint.set_classes(classes.clone());
+        }
+        worker_endpoints[place.worker.0 as usize].push(worker_endpoint);
     }
     for (served, queue) in queues {
         let mut of_worker = worker_endpoints[served.owner.worker as usize].iter_mut();

@@ -81,13 +81,14 @@ const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
 pub(super) const FRAMES_OUT: usize = 128;
-/// Management datagrams of the control thread taken per poll iteration. A guess: a few times as
-/// many as an endpoint sends in one.
+/// Management datagrams of the control thread in a poll iteration: a guess, those of some endpoints.
 const MADS_OUT: usize = 16;
 /// The longest sleep: the heartbeat for the watchdog counts at least that often.
 const SLEEP_MAX: Nanos = Nanos::from_millis(500);
-/// The longest sleep with frames to send and no room: nothing wakes a worker when room comes.
+/// The longest with frames to send and no room: nothing wakes a worker when room comes.
 const SLEEP_FULL: Nanos = Nanos::from_micros(500);
+/// The longest while a NIC is about to send them, beside threads that compute.
+const SLEEP_SENDING: Nanos = Nanos::from_micros(100);
 
 /// One endpoint with the NIC queues of its device that this worker owns.
 #[derive(Debug)]
@@ -580,7 +581,7 @@ impl<N: Nic> Worker<N> {
             if self.idle.may_yield(now) {
                 return std::thread::yield_now();
             }
-            at_most = at_most.min(SLEEP_FULL);
+            at_most = at_most.min(SLEEP_SENDING);
         }
         let inbox = self.inbox.as_ref().expect("in its place between poll iterations");
         let queue_inbox = self.queue_inbox.as_ref().expect("likewise");

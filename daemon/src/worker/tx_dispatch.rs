@@ -23,6 +23,10 @@ pub struct TxDispatch<'a, N> {
 }
 
 impl<N: Wire> Wire for TxDispatch<'_, N> {
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.queues.iter_mut().for_each(|queue| queue.limit_ahead(bytes));
+    }
+
     #[inline]
     fn emit(
         &mut self,

@@ -180,6 +180,10 @@ pub struct DeviceReport {
     /// "window" or "off": how connections react to congestion.
     #[serde(default)]
     pub congestion_control: String,
+    /// Traffic classes with their shares in percent or "strict", and highest rates in Mbit/s, such
+    /// as "0=20% 3=80%:8000M 6=strict"; "off" without classes.
+    #[serde(default)]
+    pub classes: String,
     /// Link up.
     pub link_up: bool,
     /// MTU of the link, bytes.

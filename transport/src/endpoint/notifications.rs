@@ -18,7 +18,7 @@ use crate::{
 
 /// CNPs sent in a call of [`Endpoint::poll_transmit`]: as many as a queue pair has frames in its
 /// turn.
-const PER_CALL: usize = super::QUANTUM;
+const PER_CALL: usize = crate::turns::TURN_FRAMES;
 
 impl Endpoint {
     /// Sets other options of its notification point than [`NotificationConfig::default`].

@@ -2,12 +2,19 @@
 //! or have something to report, and their timers. Everything is kept by slot, and cleared here when
 //! a queue pair is removed.
 
-use super::{EndpointConfig, QUANTUM};
+use super::{Endpoint, EndpointConfig, transmission::Metered};
 use crate::{
-    qp::Qp,
+    clock::Nanos,
+    io::Wire,
+    qp::{Qp, State},
     slot_list::SlotList,
     timers::Timers,
-    turns::{fair::FairList, in_flight::InFlight},
+    turns::{
+        TURN_FRAMES,
+        classes::{LOCAL, TrafficClasses},
+        in_flight::InFlight,
+        senders::Senders,
+    },
 };
 
 /// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of
@@ -24,7 +31,11 @@ const TURN_COST: u32 = 4 * (4096 + FRAME_COST);
 pub(super) struct Schedule {
     pub(super) timers: Timers,
     /// Queue pairs that may have something to send.
-    pub(super) senders: FairList,
+    pub(super) senders: Senders,
+    /// Queue pairs that it has room for.
+    slots: u32,
+    /// Classes of the senders, if they were set.
+    classes: Option<TrafficClasses>,
     pub(super) in_flight: InFlight,
     /// Queue pairs with room where there was none.
     pub(super) unblocked: SlotList,
@@ -38,13 +49,29 @@ pub(super) struct Schedule {
     pub(super) waiting: SlotList,
 }
 
+impl Endpoint {
+    /// Has its queue pairs take turns by the classes of their packets, from now on: those of
+    /// connections by their path. Datagrams of all address handles are of the class of priority 0.
+    ///
+    /// # Panics
+    /// When it has queue pairs.
+    pub fn set_classes(&mut self, classes: TrafficClasses) {
+        assert!(self.qps().next().is_none(), "classes are set before queue pairs are added");
+        self.schedule.senders = Senders::with_classes(self.schedule.slots, TURN_COST, &classes);
+        self.schedule.in_flight.set_classes(self.schedule.slots, &classes);
+        self.schedule.classes = Some(classes);
+    }
+}
+
 impl Schedule {
     pub(super) fn new(config: &EndpointConfig) -> Self {
         let list = || SlotList::new(config.max_qps);
         Self {
             timers: Timers::new(config.max_qps),
-            senders: FairList::new(config.max_qps, TURN_COST),
-            in_flight: InFlight::new(config.total_window_packets, QUANTUM as u32, config.max_qps),
+            senders: Senders::new(config.max_qps, TURN_COST),
+            slots: config.max_qps,
+            classes: None,
+            in_flight: InFlight::new(config.total_window_packets, TURN_FRAMES as u32, config.max_qps),
             unblocked: list(),
             events: list(),
             failures: list(),
@@ -62,14 +89,76 @@ impl Schedule {
     /// Adds a queue pair in a new slot.
     pub(super) fn add(&mut self, slot: u32, qp: &Qp) {
         self.timers.add(slot);
-        self.senders.add(slot, qp.owner());
-        self.in_flight.add(slot, qp.owner());
+        let class = self.class_of(qp);
+        self.senders.add(slot, qp.owner(), class);
+        self.in_flight.add(slot, qp.owner(), class);
     }
 
-    /// A queue pair has sent that.
-    pub(super) fn charge(&mut self, slot: u32, frames: usize, bytes: usize) {
+    /// Time has passed.
+    #[inline]
+    pub(super) fn on_time(&mut self, now: Nanos) {
+        self.in_flight.on_time(now);
+        self.senders.on_time(now);
+        self.in_flight.set_closed(self.senders.closed());
+    }
+
+    /// Takes out the queue pair that has its turn at `now`, with the frames of that, and limits the
+    /// bytes before them if its class gives way to others.
+    #[inline]
+    pub(super) fn next_sender(&mut self, now: Nanos, wire: &mut impl Wire) -> Option<(u32, usize)> {
+        let slot = self.senders.pop(now)?;
+        self.in_flight.set_closed(self.senders.closed());
+        self.limit_ahead(slot, wire);
+        Some((slot, self.senders.frames(slot)))
+    }
+
+    /// Limits the bytes before the frames of a queue pair, if its class gives way to others.
+    #[inline]
+    pub(super) fn limit_ahead(&self, slot: u32, wire: &mut impl Wire) {
+        if let Some(classes) = &self.classes {
+            wire.limit_ahead(if self.senders.is_first(slot) { usize::MAX } else { classes.ahead_bytes_max });
+        }
+    }
+
+    /// Other frames than those of queue pairs have no such limit.
+    #[inline]
+    pub(super) fn end_limit_ahead(&self, wire: &mut impl Wire) {
+        if self.classes.is_some() {
+            wire.limit_ahead(usize::MAX);
+        }
+    }
+
+    /// A call that sends ends.
+    #[inline]
+    pub(super) fn end_call(&mut self, wire: &mut impl Wire) {
+        self.senders.end_call();
+        self.end_limit_ahead(wire);
+    }
+
+    /// The path or the state of a queue pair may have changed, and with it the class of its packets.
+    pub(super) fn classify(&mut self, slot: u32, qp: &Qp) {
+        let class = self.class_of(qp);
+        self.senders.set_class(slot, qp.owner(), class);
+        self.in_flight.set_class(slot, qp.owner(), class);
+    }
+
+    /// Class of a queue pair; without classes any. One that flushes its work sends nothing: it waits
+    /// for no frames to the NIC.
+    fn class_of(&self, qp: &Qp) -> u8 {
+        let Some(classes) = &self.classes else { return 0 };
+        if matches!(qp.state(), State::Error | State::SendQueueError) {
+            LOCAL
+        } else if !qp.has_peer() {
+            classes.of_datagrams()
+        } else {
+            classes.of(qp.path())
+        }
+    }
+
+    /// A queue pair has sent these frames by `wire` at `now`.
+    pub(super) fn charge<W>(&mut self, now: Nanos, slot: u32, frames: usize, wire: &Metered<'_, W>) {
         // A visit has few frames.
-        self.senders.charge(slot, frames as u32 * FRAME_COST + bytes as u32);
+        self.senders.charge(now, slot, frames as u32 * FRAME_COST + wire.bytes as u32, wire.nic_bytes);
     }
 
     /// Removes a queue pair from everything.
@@ -85,6 +174,9 @@ impl Schedule {
 
     /// Updates everything but the list of senders to the state of a queue pair.
     pub(super) fn update(&mut self, slot: u32, qp: &mut Qp) {
+        if self.classes.is_some() {
+            self.classify(slot, qp);
+        }
         self.timers.ensure(slot, qp.deadline());
         let packets = qp.in_flight();
         self.in_flight.count(&mut qp.share, packets);

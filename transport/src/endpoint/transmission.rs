@@ -40,6 +40,8 @@ pub struct TransmittedOf {
 pub(super) struct Metered<'a, W> {
     pub(super) wire: &'a mut W,
     pub(super) bytes: usize,
+    /// Those of them that left by a NIC.
+    pub(super) nic_bytes: usize,
 }
 
 impl<W: Wire> Wire for Metered<'_, W> {
@@ -51,7 +53,9 @@ impl<W: Wire> Wire for Metered<'_, W> {
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
         let emitted = self.wire.emit(via, frame_bytes, fill);
-        self.bytes += if emitted.is_ok() { frame_bytes } else { 0 };
+        let sent = if emitted.is_ok() { frame_bytes } else { 0 };
+        self.bytes += sent;
+        self.nic_bytes += if matches!(via, Egress::Nic { .. } | Egress::Group { .. }) { sent } else { 0 };
         emitted
     }
 }

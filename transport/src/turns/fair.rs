@@ -173,6 +173,11 @@ impl FairList {
         }
     }
 
+    /// The slot waits for its turn.
+    pub fn is_listed(&self, slot: u32) -> bool {
+        self.is_in_ring(slot + 1)
+    }
+
     /// Takes a slot out, if it is listed.
     pub fn remove(&mut self, slot: u32) {
         if self.is_in_ring(slot + 1) {

@@ -9,8 +9,8 @@
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
-//! The line is one of accounts, each of which has lines of its clients ([`FairList`]), by the packets
-//! that they add: a client with a thousand queue pairs adds as many as one with a single one. One
+//! The line is one of classes, of accounts, and of the clients of each account ([`Senders`]), by the
+//! packets that they add: a client with a thousand queue pairs adds as many as one with a single one. One
 //! queue pair at a time is admitted, and the next when it was visited: it is in line again by then
 //! if it has more, so that a client with one queue pair misses none of its turns when there is room
 //! for many.
@@ -21,12 +21,20 @@
 //! one, and the previous one is dropped after its time. Answers remove the oldest, so that a peer
 //! that answers one packet now and then does not keep the others counted.
 
-use super::fair::{FairList, FairOwner};
+use super::{
+    class_lists::Places,
+    classes::{ClassConfig, TrafficClasses},
+    fair::FairOwner,
+    senders::Senders,
+};
 use crate::clock::Nanos;
 
 /// Duration of a generation. A guess: about twice the time of 512 packets of 1 KiB at 1 Gbit/s, and
 /// well under the shortest ACK timeouts in use.
 const GENERATION: Nanos = Nanos::from_millis(10);
+
+/// Cost of a packet: so many that the quantum of a class with a share of 1 % is a whole number.
+const COST: u32 = 100;
 
 /// Counts of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,14 +45,15 @@ pub(crate) struct InFlightShare {
     added: u32,
     added_before: u32,
     generation: u64,
-    /// It waited in line, and may add packets in flight at its next visit.
-    admitted: bool,
+    /// It waited in line, and may add packets in flight at its next visit: one more than the place
+    /// of its class, or 0.
+    admitted: u8,
 }
 
 impl InFlightShare {
     /// It has come from the line.
     pub(crate) const fn is_admitted(&self) -> bool {
-        self.admitted
+        self.admitted != 0
     }
 }
 
@@ -58,22 +67,39 @@ pub(crate) struct InFlight {
     /// Of this generation and of the one before, each at its parity.
     counts: [u64; 2],
     /// Each in its turn is admitted once.
-    line: FairList,
-    /// Admitted and not visited yet: one or none.
-    admitted: u32,
+    line: Senders,
+    /// Places of classes with one that was admitted and not visited yet: it may wait for the rate
+    /// or the share of its class, and others do not wait for it.
+    admitted: Places,
+    /// Places of classes that wait for their rate: nothing is promised to them.
+    closed: Places,
 }
 
 impl InFlight {
     /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the
     /// slots below `slots`.
     pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
-        let line = FairList::new(slots, quantum);
-        Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
+        let line = Senders::new(slots, quantum * COST);
+        let limit = limit.max(1).into();
+        Self { limit, quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0, closed: 0 }
     }
 
-    /// A new queue pair in a slot; it has nothing in flight.
-    pub(crate) fn add(&mut self, slot: u32, owner: FairOwner) {
-        self.line.add(slot, owner);
+    /// Gives queue pairs classes, before one of the slots below `slots` is added.
+    pub(crate) fn set_classes(&mut self, slots: u32, classes: &TrafficClasses) {
+        // Rates hold where frames leave.
+        let config = classes.config.map(|class| ClassConfig::new(class.selection));
+        let classes = TrafficClasses { config, ..classes.clone() };
+        self.line = Senders::with_classes(slots, self.quantum * COST, &classes).leave_an_eighth();
+    }
+
+    /// A new queue pair in a slot, of this class; it has nothing in flight.
+    pub(crate) fn add(&mut self, slot: u32, owner: FairOwner, class: u8) {
+        self.line.add(slot, owner, class);
+    }
+
+    /// Changes the class of a queue pair.
+    pub(crate) fn set_class(&mut self, slot: u32, owner: FairOwner, class: u8) {
+        self.line.set_class(slot, owner, class);
     }
 
     /// Packets that may be added.
@@ -130,6 +156,7 @@ impl InFlight {
 
     /// Time goes on.
     pub(crate) fn on_time(&mut self, now: Nanos) {
+        self.line.on_time(now);
         for _ in 0..self.counts.len() {
             if now - self.began < GENERATION {
                 return;
@@ -148,43 +175,65 @@ impl InFlight {
 
     /// True if a waiting queue pair can continue.
     pub(crate) fn can_admit(&self) -> bool {
-        !self.line.is_empty() && self.admitted == 0 && self.room() > 0
+        self.can_admit_except(0)
     }
 
-    /// The slot of the first in line; it is to be passed to [`Self::admit`] and visited, or to
-    /// [`Self::pass_over`].
-    pub(crate) fn next_in_line(&mut self) -> Option<u32> {
-        if self.can_admit() { self.line.pop() } else { None }
+    fn can_admit_except(&self, passed: Places) -> bool {
+        !self.line.is_empty_except(self.admitted | passed) && self.room() > self.promised()
     }
 
-    /// The first in line cannot be visited now: it is the last.
-    pub(crate) fn pass_over(&mut self, slot: u32) {
+    /// Packets that those that were admitted may add at least.
+    const fn promised(&self) -> u32 {
+        (self.admitted & !self.closed).count_ones().saturating_mul(self.quantum)
+    }
+
+    /// These classes wait for their rate, as places.
+    pub(crate) const fn set_closed(&mut self, closed: Places) {
+        self.closed = closed;
+    }
+
+    /// The slot of the first in line, of another class than those that were passed over; it is to be
+    /// passed to [`Self::admit`] and visited, or to [`Self::pass_over`].
+    pub(crate) fn next_in_line(&mut self, passed: Places) -> Option<u32> {
+        if !self.can_admit_except(passed) {
+            return None;
+        }
+        self.line.pop_except(self.began, self.admitted | passed)
+    }
+
+    /// The first in line cannot be visited now: it is the last of its class, the place of which is
+    /// returned.
+    pub(crate) fn pass_over(&mut self, slot: u32) -> Places {
         self.charge(slot, 0);
         self.line.push_back(slot);
+        1 << self.line.place(slot)
     }
 
-    /// One that was admitted has added so many packets; an admission costs one at least.
+    /// One that was admitted has added so many packets. An admission costs its account one at least.
     pub(crate) fn charge(&mut self, slot: u32, packets: u32) {
-        self.line.charge(slot, packets.max(1));
+        if packets == 0 {
+            self.line.charge_visit(slot, COST);
+        } else {
+            self.line.charge(self.began, slot, packets * COST, 0);
+        }
     }
 
     /// It has left the line, and its next visit may add packets in flight.
-    pub(crate) fn admit(&mut self, share: &mut InFlightShare) {
-        share.admitted = true;
-        self.admitted += 1;
+    pub(crate) fn admit(&mut self, slot: u32, share: &mut InFlightShare) {
+        let place = self.line.place(slot);
+        share.admitted = place + 1;
+        self.admitted |= 1 << place;
     }
 
     /// It is visited: how many packets it may add.
     pub(crate) fn grant(&mut self, share: &mut InFlightShare) -> u32 {
-        let admitted = core::mem::take(&mut share.admitted);
-        self.admitted -= u32::from(admitted);
+        let place = core::mem::take(&mut share.admitted).checked_sub(1);
+        let admitted = place.is_some();
+        self.admitted &= !place.map_or(0, |place| 1 << place);
         // A queue pair that was not in line neither passes those that are, nor takes the share
         // promised to them; where nothing is answered no more is added while others wait.
-        let promised = self.admitted.saturating_mul(self.quantum);
-        if admitted && !self.is_unanswered(share) {
-            self.room()
-        } else if self.line.is_empty() {
-            self.room().saturating_sub(promised)
+        if admitted && !self.is_unanswered(share) || self.line.is_empty() {
+            self.room().saturating_sub(self.promised())
         } else {
             0
         }
@@ -215,7 +264,7 @@ mod tests {
     /// For queue pairs of one client.
     fn in_flight(slots: u32) -> InFlight {
         let mut all = InFlight::new(32, 16, slots);
-        (0..slots).for_each(|slot| all.add(slot, FairOwner::default()));
+        (0..slots).for_each(|slot| all.add(slot, FairOwner::default(), 0));
         all
     }
 
@@ -234,14 +283,14 @@ mod tests {
             all.stand_in_line(index as u32, &shares[index]);
             all.stand_in_line(index as u32, &shares[index]);
         }
-        assert_eq!(all.next_in_line(), None);
+        assert_eq!(all.next_in_line(0), None);
         all.count(&mut shares[0], 20);
         assert_eq!((all.grant(&mut shares[0]), all.grant(&mut shares[3])), (0, 0), "others wait");
-        assert_eq!(all.next_in_line(), Some(1));
-        all.admit(&mut shares[1]);
-        assert_eq!(all.next_in_line(), None, "one at a time");
+        assert_eq!(all.next_in_line(0), Some(1));
+        all.admit(1, &mut shares[1]);
+        assert_eq!(all.next_in_line(0), None, "one at a time");
         assert_eq!(all.grant(&mut shares[1]), 12);
-        assert_eq!(all.next_in_line(), Some(2));
+        assert_eq!(all.next_in_line(0), Some(2));
     }
 
     /// Account 1 has a thousand queue pairs in line, and gets half.
@@ -251,15 +300,15 @@ mod tests {
         let owner = |account, client| FairOwner { account: AccountId(account), client: SessionId(client), weight: 1 };
         let mut shares = [InFlightShare::default(); 1001];
         for slot in 0..1001 {
-            all.add(slot, owner(u32::from(slot < 1000), slot % 3));
+            all.add(slot, owner(u32::from(slot < 1000), slot % 3), 0);
             all.stand_in_line(slot, &shares[slot as usize]);
         }
         let mut admitted = 0;
         for _ in 0..100 {
-            let slot = all.next_in_line().expect("there is room");
+            let slot = all.next_in_line(0).expect("there is room");
             admitted += u32::from(slot == 1000);
-            all.admit(&mut shares[slot as usize]);
-            assert_eq!(all.next_in_line(), None, "it may have more, and is not in line yet");
+            all.admit(slot, &mut shares[slot as usize]);
+            assert_eq!(all.next_in_line(0), None, "it may have more, and is not in line yet");
             assert!(all.grant(&mut shares[slot as usize]) >= 16);
             all.charge(slot, 16);
             all.stand_in_line(slot, &shares[slot as usize]);
@@ -274,12 +323,12 @@ mod tests {
         let mut shares = [InFlightShare::default(); 2];
         let mut added = [0; 2];
         for slot in 0..2 {
-            all.add(slot, FairOwner { account: AccountId(slot), client: SessionId(slot), weight: 1 });
+            all.add(slot, FairOwner { account: AccountId(slot), client: SessionId(slot), weight: 1 }, 0);
             all.stand_in_line(slot, &shares[slot as usize]);
         }
         for _ in 0..1000 {
-            let slot = all.next_in_line().expect("there is room");
-            all.admit(&mut shares[slot as usize]);
+            let slot = all.next_in_line(0).expect("there is room");
+            all.admit(slot, &mut shares[slot as usize]);
             assert_eq!(all.grant(&mut shares[slot as usize]), 32);
             let packets = if slot == 0 { 128 } else { 16 };
             added[slot as usize] += packets;
@@ -295,9 +344,9 @@ mod tests {
         let mut all = in_flight(3);
         let shares = [InFlightShare::default(); 3];
         (0..3).for_each(|slot| all.stand_in_line(slot, &shares[slot as usize]));
-        assert_eq!(all.next_in_line(), Some(0));
+        assert_eq!(all.next_in_line(0), Some(0));
         all.pass_over(0);
-        assert_eq!((all.next_in_line(), all.next_in_line(), all.next_in_line()), (Some(1), Some(2), Some(0)));
+        assert_eq!((all.next_in_line(0), all.next_in_line(0), all.next_in_line(0)), (Some(1), Some(2), Some(0)));
     }
 
     #[test]
@@ -334,8 +383,8 @@ mod tests {
             }
         }
         assert_eq!(all.room(), 32 - 2, "those of the last two generations count");
-        assert_eq!(all.next_in_line(), Some(1));
-        all.admit(&mut other);
+        assert_eq!(all.next_in_line(0), Some(1));
+        all.admit(1, &mut other);
         assert_eq!(all.grant(&mut slow), 30 - 16, "the promise is kept");
         assert_eq!(all.grant(&mut other), 30);
         all.count(&mut slow, 0);
@@ -367,8 +416,8 @@ mod tests {
         all.stand_in_line(1, &shares[1]);
         all.stand_in_line(2, &shares[2]);
         all.remove(0, &mut shares[0]);
-        assert_eq!(all.next_in_line(), Some(1));
-        all.admit(&mut shares[1]);
+        assert_eq!(all.next_in_line(0), Some(1));
+        all.admit(1, &mut shares[1]);
         all.remove(1, &mut shares[1]);
         all.remove(2, &mut shares[2]);
         assert_eq!((all.room(), all.admitted, all.deadline()), (32, 0, Nanos::NEVER));

@@ -201,6 +201,17 @@ impl Path {
         self
     }
 
+    /// DSCP, the upper six bits, and ECN of its packets.
+    pub fn traffic_class(&self) -> u8 {
+        let ip = &self.template[self.ip_at..];
+        if self.ipv4_sum.is_some() { ip[1] } else { ip[0] << 4 | ip[1] >> 4 }
+    }
+
+    /// Priority code point of its packets; `None` without a VLAN tag.
+    pub fn vlan_priority(&self) -> Option<u8> {
+        self.vlan.map(|_| self.template[VLAN_CONTROL_AT] >> 5)
+    }
+
     /// A packet that came by this VLAN may have come by this path. One without may have lost its
     /// tag on the way in, where the NIC takes it off.
     pub const fn takes_vlan(&self, id: Option<u16>) -> bool {

@@ -70,6 +70,8 @@ impl App for Application {
 pub(crate) struct Nic {
     pub(crate) frames: VecDeque<Vec<u8>>,
     pub(crate) room: usize,
+    /// Bytes with which it has no room either.
+    pub(crate) ahead_max: usize,
 }
 
 impl Wire for Nic {
@@ -80,7 +82,8 @@ impl Wire for Nic {
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
         // Hand-over has room when the NIC has none.
-        if matches!(via, Egress::Nic { .. }) && self.frames.len() >= self.room {
+        let bytes: usize = self.frames.iter().map(Vec::len).sum();
+        if matches!(via, Egress::Nic { .. }) && (self.frames.len() >= self.room || bytes >= self.ahead_max) {
             return Err(EmitError::Full);
         }
         let mut bytes = vec![0xee; frame_bytes];
@@ -90,5 +93,9 @@ impl Wire for Nic {
         assert_eq!(frame.remaining(), 0, "a frame is as long as was said");
         self.frames.push_back(bytes);
         Ok(())
+    }
+
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.ahead_max = bytes;
     }
 }

@@ -16,6 +16,7 @@ use roced_transport::{
     recovery::RecoveryConfig,
     reject::Disposition,
     srq::{Srq, SrqConfig},
+    turns::classes::TrafficClasses,
     turns::fair::FairOwner,
     wire::{
         Roce,
@@ -84,6 +85,9 @@ impl Host {
             recovery,
             partitions: Partitions::new(&PKEYS),
         });
+        if let Some(classes) = settings.classes {
+            endpoint.set_classes(classes());
+        }
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -108,7 +112,7 @@ impl Host {
         Self {
             endpoint,
             app: Application { memory, cq_room: usize::MAX, ..Application::default() },
-            nic: Nic { room: 4096, ..Nic::default() },
+            nic: Nic { room: 4096, ahead_max: usize::MAX, ..Nic::default() },
             qpn: Qpn::new(id, 5),
             gid,
             mac: [2, 0, 0, 0, 0, number],
@@ -213,6 +217,8 @@ pub(crate) struct Settings {
     pub(crate) credits: [bool; 2],
     /// Of each host.
     pub(crate) congestion: [CongestionControl; 2],
+    /// Of both hosts, if they have any.
+    pub(crate) classes: Option<fn() -> TrafficClasses>,
     /// Queue pairs that a host can have.
     pub(crate) max_qps: u32,
     /// Frames that a host sends in a turn.
@@ -241,6 +247,7 @@ impl Default for Settings {
             rocev1: [false; 2],
             credits: [true; 2],
             congestion: [CongestionControl::Off; 2],
+            classes: None,
             max_qps: 16,
             turn_frames: 32,
         }

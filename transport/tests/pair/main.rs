@@ -5,6 +5,8 @@
 mod adapters;
 mod application;
 mod atomics;
+mod class_turns;
+mod classes;
 mod clock;
 mod congestion;
 mod credits;

@@ -105,8 +105,11 @@ fn notification_has_the_bytes_of_the_annex() {
         roce: Roce::V2 { udp_source_port: 0xc000 },
     };
     let qpn = Qpn::new(EndpointId::new(1).expect("small"), 3);
-    let (mut endpoint, mut app, mut nic) =
-        (one_uc(qpn, 0xd2, peer, &spec), Application::default(), Nic { room: 64, ..Nic::default() });
+    let (mut endpoint, mut app, mut nic) = (
+        one_uc(qpn, 0xd2, peer, &spec),
+        Application::default(),
+        Nic { room: 64, ahead_max: usize::MAX, ..Nic::default() },
+    );
     app.memory = vec![0; 64];
     let frame = marked_send(&PathSpec { source: peer, destination: own, ..spec }, qpn);
     endpoint.on_frame(Nanos(1), &[&frame], &mut app);

@@ -218,6 +218,30 @@ fn a_full_queue_says_so_and_an_aborted_frame_costs_nothing() {
     assert_eq!((counters["nic_tx_full"], counters["nic_tx_frames"]), (2, 65), "{counters:?}");
 }
 
+/// A frame waits while too many bytes are before it, and the worker does not sleep over their end.
+#[test]
+fn bytes_ahead_have_a_limit() {
+    needs_root!();
+    let pair = Pair::new(4200, 1, 1);
+    let (mut a, mut b) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));
+    let (nic_a, nic_b) = (&mut a.queues[0], &mut b.queues[0]);
+    let bytes = frame(pair.b.address, 4154, 1);
+    nic_a.limit_ahead(10_000);
+    for _ in 0..3 {
+        let taken = iter::repeat_with(|| emit(nic_a, &bytes)).take_while(|&emitted| emitted).count();
+        assert_eq!(taken, 3, "8,308 bytes are below the limit");
+        nic_a.limit_ahead(usize::MAX);
+        assert!(emit(nic_a, &bytes), "a frame of another class");
+        nic_a.limit_ahead(10_000);
+        nic_a.flush();
+        assert_eq!(receive(nic_b, 4), vec![bytes.clone(); 4]);
+        nic_a.flush();
+        assert!(!nic_a.prepare_sleep(), "all have left");
+    }
+    let counters = counters(nic_a);
+    assert_eq!((counters["nic_tx_ahead_full"], counters["nic_tx_full"]), (3, 0), "{counters:?}");
+}
+
 /// An address that comes or goes decides at once, and does not disturb the others.
 #[test]
 fn only_our_addresses_are_redirected() {
@@ -286,11 +310,15 @@ fn a_link_that_is_down_does_not_keep_us_awake() {
     let (mut a, mut b) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));
     pair.a.ip(&["link", "set", "veth0", "down"]);
     let bytes = frame(pair.b.address, 64, 1);
-    assert!(emit(&mut a.queues[0], &bytes));
+    // Bytes that cannot leave are before no other frame.
+    a.queues[0].limit_ahead(100);
+    assert!(emit(&mut a.queues[0], &bytes) && emit(&mut a.queues[0], &bytes) && !emit(&mut a.queues[0], &bytes));
+    a.queues[0].flush();
     assert!(!a.queues[0].prepare_sleep());
     assert_eq!(counters(&a.queues[0])["nic_tx_kicks_failed"], 1);
     pair.a.ip(&["link", "set", "veth0", "up"]);
     let bytes = frame(pair.b.address, 64, 2);
     send(&mut a.queues[0], &bytes);
-    assert!(receive(&mut b.queues[0], 2).contains(&bytes));
+    assert!(receive(&mut b.queues[0], 3).contains(&bytes));
+    assert!(!a.queues[0].prepare_sleep());
 }

@@ -1,0 +1,232 @@
+//! Lists of the traffic classes of an endpoint, and the order of their turns: strict ones, those with
+//! shares by deficit round robin, and frames to no NIC.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+
+use super::{
+    class_list::ClassList,
+    class_rate::ClassRate,
+    classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
+    fair::FairOwner,
+};
+use crate::clock::Nanos;
+
+/// Cost of a full frame: with one of more bytes a class ends its turn in debt.
+const FULL_FRAME: i64 = 4096 + 512;
+
+/// Turns by which a class can be in debt. More is of queue pairs that send their rest at once,
+/// because their client is gone.
+const DEBT_TURNS: i64 = 8;
+
+/// Places of classes, a bit for each.
+pub(crate) type Places = u16;
+
+/// Lists of the classes.
+#[derive(Debug)]
+pub(crate) struct ClassLists {
+    /// Those that packets can have: the strict ones in their order, those with shares, and the one
+    /// of frames to no NIC.
+    pub(crate) classes: Box<[ClassList]>,
+    pub(crate) strict: usize,
+    /// Place in `classes` of each number of a class.
+    place_of: [u8; CLASSES],
+    /// Class of each slot, as a place.
+    pub(crate) class_of: Box<[u8]>,
+    /// The class with a share that sent last, as a place.
+    turn: usize,
+    /// Cost of frames to no NIC beyond that of the others, of [`DEBT_TURNS`] turns at most to either
+    /// side.
+    local_ahead: i64,
+    /// Cost of strict classes that the others have not answered by a seventh part of it, and the
+    /// most of it, with which they go first.
+    strict_ahead: i64,
+    pub(crate) strict_most: i64,
+    /// Classes with shares have sent since the last call ended; they did not in the one before.
+    has_sent: bool,
+    is_stuck: bool,
+    pub(crate) turn_cost: u32,
+}
+
+impl ClassLists {
+    pub(crate) fn new(slots: u32, turn_cost: u32, classes: &TrafficClasses) -> Self {
+        let is_used = |class: &u8| classes.class_of_priority.contains(class);
+        let is_strict = |class: &u8| classes.config[usize::from(*class)].selection == Selection::Strict;
+        let mut order: Vec<u8> = (0..CLASSES as u8).rev().filter(is_used).collect();
+        order.sort_by_key(|class| !is_strict(class));
+        let mut place_of = [0; CLASSES];
+        for (place, class) in (0..).zip(&order) {
+            place_of[usize::from(*class)] = place;
+        }
+        let strict = order.iter().filter(|class| is_strict(class)).count();
+        let list = |class: u8, config: ClassConfig| {
+            let rate = ClassRate::new(class, config.max_rate_kbit_per_s, &classes.rates);
+            ClassList::new(config.selection, rate, slots, turn_cost)
+        };
+        let lists = order.iter().map(|class| list(*class, classes.config[usize::from(*class)]));
+        let local = list(LOCAL, ClassConfig::new(Selection::Strict));
+        Self {
+            classes: lists.chain([local]).collect(),
+            strict,
+            place_of,
+            class_of: vec![0; slots as usize].into_boxed_slice(),
+            turn: strict,
+            local_ahead: 0,
+            strict_ahead: 0,
+            strict_most: i64::MAX,
+            has_sent: false,
+            is_stuck: false,
+            turn_cost,
+        }
+    }
+
+    /// Place of the list of frames to no NIC.
+    #[inline]
+    fn local(&self) -> usize {
+        self.classes.len() - 1
+    }
+
+    fn place_of(&self, class: u8) -> u8 {
+        if class == LOCAL { self.local() as u8 } else { self.place_of[usize::from(class) % CLASSES] }
+    }
+
+    pub(crate) fn add(&mut self, slot: u32, owner: FairOwner, class: u8) {
+        self.class_of[slot as usize] = self.place_of(class);
+        self.of_slot(slot).turns.list.add(slot, owner);
+    }
+
+    pub(crate) fn set_class(&mut self, slot: u32, owner: FairOwner, class: u8) {
+        if self.class_of[slot as usize] == self.place_of(class) {
+            return;
+        }
+        let list = &mut self.of_slot(slot).turns.list;
+        let is_listed = list.is_listed(slot);
+        list.forget(slot);
+        self.add(slot, owner, class);
+        if is_listed {
+            self.of_slot(slot).turns.list.push_back(slot);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.classes.iter().all(|class| class.turns.list.is_empty() || class.rate.deadline() != Nanos::NEVER)
+    }
+
+    pub(crate) fn deadline(&self) -> Nanos {
+        let waiting = self.classes.iter().filter(|class| class.rate.is_limited() && !class.turns.list.is_empty());
+        waiting.map(|class| class.rate.deadline()).min().unwrap_or(Nanos::NEVER)
+    }
+
+    pub(crate) fn closed(&self) -> Places {
+        let closed = self.classes.iter().enumerate().filter(|(_, class)| class.rate.deadline() != Nanos::NEVER);
+        closed.fold(0, |places, (place, _)| places | 1 << place)
+    }
+
+    pub(crate) fn on_time(&mut self, now: Nanos) {
+        for class in &mut self.classes {
+            class.rate.on_time(now);
+            if class.turns.list.is_empty() {
+                // A class without work saves no credit.
+                class.credit = class.credit.min(0);
+            }
+        }
+    }
+
+    pub(crate) fn end_call(&mut self) {
+        self.classes.iter_mut().for_each(|class| class.turns.end_call());
+        self.is_stuck = !core::mem::take(&mut self.has_sent);
+    }
+
+    pub(crate) fn pop(&mut self, now: Nanos, except: Places) -> Option<u32> {
+        let local = self.local();
+        let has_local = except & 1 << local == 0 && self.classes[local].turns.has_turn();
+        if has_local && self.local_ahead <= -i64::from(self.turn_cost) {
+            return self.classes[local].turns.list.pop();
+        }
+        let first = if self.strict_ahead < self.strict_most { self.pop_strict(now, except) } else { None };
+        if first.is_some() {
+            return first;
+        }
+        let by_share = if has_local && self.local_ahead <= 0 { None } else { self.pop_by_share(now, except) };
+        let next = if by_share.is_none() && has_local { self.classes[local].turns.list.pop() } else { by_share };
+        next.or_else(|| self.pop_strict(now, except))
+    }
+
+    fn pop_strict(&mut self, now: Nanos, except: Places) -> Option<u32> {
+        let strict = self.classes[..self.strict].iter_mut().enumerate();
+        let mut ready = strict.filter(|(place, class)| except & 1 << place == 0 && !class.turns.list.is_empty());
+        ready.find_map(|(_, class)| if class.is_ready(now) { class.turns.list.pop() } else { None })
+    }
+
+    pub(crate) fn charge(&mut self, now: Nanos, slot: u32, cost: u32, nic_bytes: usize) {
+        let (place, turn_cost) = (self.place(slot), i64::from(self.turn_cost));
+        let (is_local, is_strict) = (place == self.local(), place < self.strict);
+        let class = &mut self.classes[place];
+        class.turns.list.charge(slot, cost);
+        class.rate.on_sent(now, nic_bytes);
+        if cost == 0 {
+            return;
+        }
+        class.turns.has_sent = true;
+        let (cost, most) = (i64::from(cost), DEBT_TURNS * turn_cost);
+        self.local_ahead = (self.local_ahead + if is_local { cost } else { -cost }).clamp(-most, most);
+        self.strict_ahead =
+            if is_strict { self.strict_ahead.saturating_add(cost) } else { self.strict_ahead - 7 * cost };
+        self.strict_ahead = self.strict_ahead.clamp(0, self.strict_most);
+        if class.quantum > 0 {
+            class.credit = (class.credit - cost).max(-most);
+            (self.turn, self.has_sent) = (place, true);
+        }
+    }
+
+    pub(crate) fn frames(&self, slot: u32) -> usize {
+        let class = &self.classes[self.place(slot)];
+        if class.quantum == 0 {
+            return class.frames;
+        }
+        class.frames.min((class.credit.max(0) / FULL_FRAME) as usize + 1)
+    }
+
+    /// Each class has its quantum in each round: also one with slots that are held, because the
+    /// others must not send in its place as long as the wire takes frames at all.
+    fn pop_by_share(&mut self, now: Nanos, except: Places) -> Option<u32> {
+        let waits = !self.is_stuck || self.has_sent;
+        let local = self.local();
+        let sharing = &mut self.classes[self.strict..local];
+        let (mut ready, mut active, mut turns) = (0_u8, 0_u8, i64::MAX);
+        for (index, class) in sharing.iter_mut().enumerate() {
+            if except & 1 << (self.strict + index) != 0 {
+                continue;
+            } else if class.is_ready(now) {
+                ready |= 1 << index;
+            } else if class.turns.held_count == 0 || !waits {
+                continue;
+            }
+            active |= 1 << index;
+            turns = turns.min(class.turns_to_credit());
+        }
+        if ready == 0 {
+            return None;
+        }
+        for (index, class) in sharing.iter_mut().enumerate() {
+            if turns > 0 && active & 1 << index != 0 {
+                class.credit += turns * class.quantum;
+            }
+        }
+        let first = self.turn - self.strict;
+        let mut indices = (first..sharing.len()).chain(0..first);
+        let index = indices.find(|index| ready & 1 << index != 0 && sharing[*index].credit > 0)?;
+        sharing[index].turns.list.pop()
+    }
+
+    /// Place of the class of a slot.
+    #[inline]
+    pub(crate) fn place(&self, slot: u32) -> usize {
+        usize::from(self.class_of[slot as usize])
+    }
+
+    #[inline]
+    pub(crate) fn of_slot(&mut self, slot: u32) -> &mut ClassList {
+        let place = self.place(slot);
+        &mut self.classes[place]
+    }
+}
