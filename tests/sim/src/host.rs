@@ -12,6 +12,7 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig, State},
     recovery::{Recovery, RecoveryConfig},
     srq::SrqConfig,
+    turns::classes::{ClassConfig, Selection, TrafficClasses},
     wire::{
         Roce,
         path::{Path, PathSpec},
@@ -38,6 +39,18 @@ pub(crate) const QPS_MAX: u32 = 1024;
 /// Send and receive work requests of a queue pair.
 pub(crate) const WORK_REQUESTS: u32 = 64;
 
+/// Classes of connections, which have the DSCPs of these by their number.
+const CLASSES: [u8; 3] = [0, 1, 6];
+
+/// Class 6 is strict, class 1 has a share and a rate, class 0 has the other share.
+fn classes() -> TrafficClasses {
+    let mut classes = TrafficClasses { ahead_bytes_max: 9000, ..TrafficClasses::default() };
+    classes.config[0] = ClassConfig::new(Selection::Ets { percent: 10 });
+    classes.config[1] = ClassConfig { selection: Selection::Ets { percent: 90 }, max_rate_kbit_per_s: 4_000_000 };
+    classes.config[6] = ClassConfig::new(Selection::Strict);
+    classes
+}
+
 /// The endpoint of a host with memory for `slots` connections.
 pub(crate) fn endpoint(
     host: usize,
@@ -45,6 +58,7 @@ pub(crate) fn endpoint(
     model: &HostModel,
     recovery: RecoveryConfig,
     congestion: CongestionControl,
+    has_classes: bool,
 ) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
     let mut endpoint = Endpoint::new(EndpointConfig {
@@ -60,6 +74,9 @@ pub(crate) fn endpoint(
         partitions: Partitions::default(),
     });
     endpoint.set_congestion_control(congestion, DcqcnParameters::default());
+    if has_classes {
+        endpoint.set_classes(classes());
+    }
     let sink_bytes = sink_bytes(slots) as u64;
     let source = Mr {
         key: MrKey(SOURCE_KEY),
@@ -233,7 +250,7 @@ pub(crate) fn connect(
         vlan: None,
         source: gid(host, settings.ipv6),
         destination: gid(1 - host, settings.ipv6),
-        traffic_class: 2,
+        traffic_class: CLASSES[slot % CLASSES.len()] << 5 | 2,
         hop_limit: 64,
         flow_label: 0,
         roce: Roce::V2 { udp_source_port },
@@ -301,6 +318,8 @@ pub(crate) const fn hears(state: State) -> bool {
 /// A NIC with room for so many frames.
 pub(crate) struct Nic<'n> {
     pub(crate) room: usize,
+    /// Bytes with which it has no room either.
+    pub(crate) ahead_max: usize,
     pub(crate) spare: &'n mut Vec<Vec<u8>>,
     pub(crate) frames: &'n mut Vec<Vec<u8>>,
 }
@@ -312,7 +331,8 @@ impl Wire for Nic<'_> {
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
-        if self.frames.len() >= self.room {
+        let ahead: usize = self.frames.iter().map(Vec::len).sum();
+        if self.frames.len() >= self.room || ahead >= self.ahead_max {
             return Err(EmitError::Full);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -328,5 +348,9 @@ impl Wire for Nic<'_> {
         }
         self.frames.push(bytes);
         Ok(())
+    }
+
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.ahead_max = bytes;
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct World {
     weather: Weather,
     recovery: [RecoveryConfig; 2],
     congestion: [CongestionControl; 2],
+    /// Of each host: its connections have classes.
+    has_classes: [bool; 2],
     /// Queue pairs of each host that a CNP may limit, since they were made.
     notified: [BTreeSet<u32>; 2],
     random: Random,
@@ -136,10 +138,13 @@ impl World {
             1 => CongestionControl::Dcqcn,
             _ => CongestionControl::Window,
         });
+        let has_classes = [5, 6].map(|bit| seed >> bit & 1 == 1);
+        let endpoint = |at| host::endpoint(at, slots, &model.hosts[at], recovery[at], congestion[at], has_classes[at]);
         let mut world = Self {
-            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at], congestion[at])),
+            endpoints: [0, 1].map(endpoint),
             recovery,
             congestion,
+            has_classes,
             notified: [const { BTreeSet::new() }; 2],
             model,
             network,

@@ -91,7 +91,7 @@ impl Machine {
         let path = path.expect("one address family");
         self.endpoint.send_management(path, &transmit.mad.to_bytes()).expect("one at a time");
         let (mut spare, mut frames) = (Vec::new(), Vec::new());
-        let mut nic = Nic { room: 1, spare: &mut spare, frames: &mut frames };
+        let mut nic = Nic { room: 1, ahead_max: usize::MAX, spare: &mut spare, frames: &mut frames };
         self.endpoint.poll_transmit(nanos(now), 1, &mut NoMemory, &mut nic);
         frames.pop().expect("there is room")
     }

@@ -451,7 +451,8 @@ impl World {
                 return;
             }
             let (mut spare, mut frames) = (Vec::new(), Vec::new());
-            let mut nic = crate::host::Nic { room: room.min(32), spare: &mut spare, frames: &mut frames };
+            let mut nic =
+                crate::host::Nic { room: room.min(32), ahead_max: usize::MAX, spare: &mut spare, frames: &mut frames };
             let sent = self.engine.poll_transmit(Nanos(self.now), 32, &mut self.host, &mut nic);
             self.settle();
             room -= frames.len();

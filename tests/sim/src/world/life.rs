@@ -39,7 +39,9 @@ impl World {
         if let Some(shared) = &mut self.model.hosts[at].shared {
             shared.begin_anew();
         }
-        self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at], self.recovery[at], self.congestion[at]);
+        let (recovery, congestion) = (self.recovery[at], self.congestion[at]);
+        self.endpoints[at] =
+            host::endpoint(at, slots, &self.model.hosts[at], recovery, congestion, self.has_classes[at]);
         self.model.hosts[at].tally = Tally::default();
         self.forget_given(at);
         self.forget_notifications(at);

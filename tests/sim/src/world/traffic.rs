@@ -232,7 +232,7 @@ impl World {
                 return;
             }
             self.model.calls += 1;
-            let mut nic = Nic { room, spare: &mut self.spare, frames: &mut self.out };
+            let mut nic = Nic { room, ahead_max: usize::MAX, spare: &mut self.spare, frames: &mut self.out };
             let mut app = AppView { model: &mut self.model, host: at };
             let sent = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);
             let mut frames = std::mem::take(&mut self.out);
