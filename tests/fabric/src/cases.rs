@@ -70,6 +70,7 @@ const WINDOW: HostOptions = HostOptions {
     rx_ring: 256,
     tx_ring: 64,
     notification_interval: Nanos::from_micros(50),
+    classes: None,
 };
 
 /// Nothing reacts.

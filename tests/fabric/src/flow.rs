@@ -1,5 +1,8 @@
 //! A flow: a connection that carries one message after the other in one direction.
 
+use std::collections::VecDeque;
+
+use hdrhistogram::Histogram;
 use roced_transport::{
     clock::Nanos,
     endpoint::Endpoint,
@@ -72,6 +75,10 @@ pub(crate) struct Flow {
     ends: [FlowEnd; 2],
     posted: u64,
     completed: u64,
+    /// When each message that is not complete was posted.
+    posted_at: VecDeque<Nanos>,
+    /// Nanoseconds from the post of a message to its completion, in the measured time.
+    pub(crate) latencies: Histogram<u64>,
     is_open: bool,
     /// Status of the first work request that failed.
     pub(crate) failure: Option<String>,
@@ -105,7 +112,9 @@ impl Flow {
                 spec.class << 5 | if is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE },
             );
         }
-        Self { spec, ends, posted: 0, completed: 0, is_open: false, failure: None }
+        let latencies = Histogram::new_with_bounds(1, 1 << 40, 3).expect("three digits");
+        let posted_at = VecDeque::new();
+        Self { spec, ends, posted: 0, completed: 0, posted_at, latencies, is_open: false, failure: None }
     }
 
     /// Its messages begin, or no more are added.
@@ -113,13 +122,17 @@ impl Flow {
         self.is_open = is_open;
     }
 
-    /// A work request of the host's queue pair has completed.
-    pub(crate) fn on_completed(&mut self) {
+    /// A work request of the host's queue pair has completed at `now`.
+    pub(crate) fn on_completed(&mut self, now: Nanos, is_measured: bool) {
         self.completed += 1;
+        let posted_at = self.posted_at.pop_front().expect("it was posted");
+        if is_measured {
+            self.latencies.saturating_record((now - posted_at).0);
+        }
     }
 
-    /// Posts messages; returns true if there were any.
-    pub(crate) fn post(&mut self, endpoint: &mut Endpoint) -> bool {
+    /// Posts messages at `now`; returns true if there were any.
+    pub(crate) fn post(&mut self, now: Nanos, endpoint: &mut Endpoint) -> bool {
         let before = self.posted;
         while self.is_open && self.failure.is_none() && self.posted - self.completed < u64::from(self.spec.depth) {
             let at = self.posted * u64::from(self.spec.message_bytes);
@@ -141,6 +154,7 @@ impl Flow {
                 break;
             }
             self.posted += 1;
+            self.posted_at.push_back(now);
         }
         self.posted > before
     }

@@ -64,9 +64,14 @@ impl Frames {
         self.bytes.len() - self.free.len()
     }
 
+    /// Its bytes, without the FCS.
+    pub(crate) fn frame_bytes(&self, frame: FrameId) -> usize {
+        self.bytes[frame.0 as usize].len()
+    }
+
     /// Its bytes on a link.
     pub(crate) fn wire_bytes(&self, frame: FrameId) -> u64 {
-        (self.bytes[frame.0 as usize].len() + WIRE_OVERHEAD_BYTES) as u64
+        (self.frame_bytes(frame) + WIRE_OVERHEAD_BYTES) as u64
     }
 
     /// Its traffic class: DSCP and ECN.

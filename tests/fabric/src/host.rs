@@ -10,6 +10,7 @@ use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     partition::Partitions,
     recovery::RecoveryConfig,
+    turns::classes::TrafficClasses,
 };
 use roced_types::EndpointId;
 
@@ -42,6 +43,8 @@ pub(crate) struct HostOptions {
     pub(crate) tx_ring: usize,
     /// Least time between two CNPs of a queue pair.
     pub(crate) notification_interval: Nanos,
+    /// Classes of its senders, if it has any.
+    pub(crate) classes: Option<fn() -> TrafficClasses>,
 }
 
 /// End of a turn.
@@ -61,6 +64,9 @@ pub(crate) struct SimulatedHost {
     pub(crate) options: HostOptions,
     rx: VecDeque<FrameId>,
     tx: VecDeque<FrameId>,
+    /// Bytes in it, and those with which it was full for a class with a share.
+    tx_bytes: usize,
+    ahead_max: usize,
     pub(crate) is_sending: bool,
     paused_until: [Nanos; CLASSES],
     pub(crate) busy_until: Nanos,
@@ -78,7 +84,11 @@ pub(crate) struct SimulatedHost {
 /// The NIC's ring, while the endpoint sends.
 struct NicRing<'h> {
     tx: &'h mut VecDeque<FrameId>,
+    bytes: &'h mut usize,
     room: usize,
+    ahead_max: usize,
+    /// Frames found too many bytes before them.
+    is_limited: bool,
     frames: &'h mut Frames,
 }
 
@@ -89,7 +99,8 @@ impl Wire for NicRing<'_> {
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
-        if self.tx.len() >= self.room {
+        self.is_limited |= *self.bytes >= self.ahead_max;
+        if self.tx.len() >= self.room || *self.bytes >= self.ahead_max {
             return Err(EmitError::Full);
         }
         let mut bytes = self.frames.memory(frame_bytes);
@@ -98,7 +109,12 @@ impl Wire for NicRing<'_> {
             return Err(EmitError::Aborted);
         }
         self.tx.push_back(self.frames.add(bytes));
+        *self.bytes += frame_bytes;
         Ok(())
+    }
+
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.ahead_max = bytes;
     }
 }
 
@@ -117,6 +133,11 @@ impl SimulatedHost {
             partitions: Partitions::default(),
         });
         endpoint.set_congestion_control(options.congestion, options.dcqcn);
+        let classes = options.classes.map(|classes| classes());
+        let ahead_max = classes.as_ref().map_or(usize::MAX, |classes| classes.ahead_bytes_max);
+        if let Some(classes) = classes {
+            endpoint.set_classes(classes);
+        }
         let interval = options.notification_interval;
         endpoint.set_notifications(NotificationConfig { interval, ..NotificationConfig::default() });
         Self {
@@ -125,6 +146,8 @@ impl SimulatedHost {
             options,
             rx: VecDeque::new(),
             tx: VecDeque::new(),
+            tx_bytes: 0,
+            ahead_max,
             is_sending: false,
             paused_until: [Nanos(0); CLASSES],
             busy_until: Nanos(0),
@@ -177,9 +200,10 @@ impl SimulatedHost {
             self.endpoint.on_timeout(now, BATCH, &mut self.memory);
         }
         let room = self.options.tx_ring;
-        let mut nic = NicRing { tx: &mut self.tx, room, frames };
+        let (tx, bytes) = (&mut self.tx, &mut self.tx_bytes);
+        let mut nic = NicRing { tx, bytes, room, ahead_max: usize::MAX, is_limited: false, frames };
         handled += self.endpoint.poll_transmit(now, BATCH, &mut self.memory, &mut nic).visits;
-        self.is_held_up = self.tx.len() >= room;
+        self.is_held_up = nic.is_limited || self.tx.len() >= room;
         self.busy_until = now + TURN + Nanos(FRAME.0 * handled as u64);
         let has_more = !self.rx.is_empty() || self.endpoint.wants_transmit() && !self.is_held_up;
         let next = match self.endpoint.poll_timeout() {
@@ -197,12 +221,18 @@ impl SimulatedHost {
     /// Takes the next frame to be sent. A class that is paused holds up those behind it.
     pub(crate) fn pop(&mut self, now: Nanos, frames: &Frames) -> Option<FrameId> {
         let class = frames.class(*self.tx.front()?);
-        if self.paused_until[usize::from(class)] > now { None } else { self.tx.pop_front() }
+        if self.paused_until[usize::from(class)] > now {
+            return None;
+        }
+        let frame = self.tx.pop_front()?;
+        self.tx_bytes -= frames.frame_bytes(frame);
+        Some(frame)
     }
 
     /// The ring was full, and has room again for half of it: true once.
     pub(crate) fn takes_room(&mut self) -> bool {
-        let has_room = self.is_held_up && self.tx.len() <= self.options.tx_ring / 2;
+        let (frames, bytes) = (self.options.tx_ring / 2, self.ahead_max / 2);
+        let has_room = self.is_held_up && self.tx.len() <= frames && self.tx_bytes <= bytes;
         self.is_held_up &= !has_room;
         has_room
     }

@@ -89,6 +89,8 @@ pub(crate) struct FlowOutcome {
     pub(crate) bytes: u64,
     /// Status of the first work request that failed.
     pub(crate) failure: Option<String>,
+    /// Nanoseconds of its messages from the post to the completion, in the measured time.
+    pub(crate) latencies: Histogram<u64>,
 }
 
 /// Result of a run.
@@ -130,6 +132,11 @@ impl RunOutcome {
     /// Rate of one flow, Gbit/s of payload.
     pub(crate) fn flow_gbit_per_s(&self, flow: usize) -> f64 {
         self.flows[flow].bytes as f64 * 8.0 / self.measured.0 as f64
+    }
+
+    /// Latency of a flow's messages that one in a hundred exceeds, us.
+    pub(crate) fn latency_p99_us(&self, flow: usize) -> f64 {
+        self.flows[flow].latencies.value_at_quantile(0.99) as f64 / 1000.0
     }
 
     pub(crate) fn jain(&self) -> f64 {

@@ -159,7 +159,7 @@ impl<'s> Run<'s> {
     /// Adds messages to a flow.
     fn post(&mut self, flow: usize) {
         let host = self.flows[flow].spec.from;
-        if self.flows[flow].post(&mut self.hosts[host].endpoint) {
+        if self.flows[flow].post(self.now, &mut self.hosts[host].endpoint) {
             self.wake(host, self.now);
         }
     }
@@ -188,7 +188,7 @@ impl<'s> Run<'s> {
         for (qpn, status) in std::mem::take(&mut self.hosts[host].memory.completions) {
             let Some(flow) = self.posting[host][qpn.index() as usize] else { continue };
             if status == Status::Success {
-                self.flows[flow].on_completed();
+                self.flows[flow].on_completed(self.now, self.now >= self.spec.measured_from);
                 let (whole, (least, _)) = (self.flows[flow].whole(&self.hosts), self.flows[flow].bounds());
                 if whole < least {
                     let text = format!("flow {flow}: {least} bytes reported, {whole} placed without a hole");
@@ -371,6 +371,7 @@ impl<'s> Run<'s> {
         let flows = self.flows.iter().enumerate().map(|(number, flow)| FlowOutcome {
             bytes: flow.placed(&self.hosts) - self.samples.placed_at(self.spec.measured_from, number),
             failure: flow.failure.clone(),
+            latencies: flow.latencies.clone(),
         });
         RunOutcome {
             flows: flows.collect(),
