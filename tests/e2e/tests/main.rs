@@ -4,6 +4,7 @@
 //! the runs are long.
 
 mod atomics;
+mod classes;
 mod congestion;
 mod connections;
 mod deaths;
@@ -97,6 +98,8 @@ const TESTS: &[(&str, Test)] = tests! {
         traffic_class_hop_limit_and_flow_label_are_on_the_frames marked_data_is_answered_by_notifications
         a_sender_that_is_notified_has_a_smaller_window
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
+    classes: two_classes_have_their_shares a_ping_of_a_strict_class_does_not_wait_for_bulk
+        bulk_goes_on_after_its_link_was_down;
     congestion: two_senders_share_a_port_that_marks senders_with_dcqcn_share_a_port without_a_congestion_window_the_port_drops
         marked_frames_have_a_right_icrc;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
