@@ -128,6 +128,15 @@ impl StallMeter {
         usage.blocks > before.blocks && (usage.faults > before.faults || is_lost)
     }
 
+    /// Earlier faults are not those of a sleep, and a sleep is no block of the polls behind it. The
+    /// first accesses to the memory of a new client have faults, and most sleeps are long: together
+    /// they would have the worker measure whenever a client begins.
+    fn count_anew(&self) {
+        if !self.is_measuring() {
+            self.usage.set(ThreadUsage::now());
+        }
+    }
+
     /// Measures for a while.
     fn go_on(&self, now: u64, time: u64) {
         let until = now + (MEASURED * time).clamp(MEASURED_MIN, MEASURED_MAX);
@@ -200,6 +209,7 @@ pub(crate) fn on_poll(now: u64) -> bool {
             }
         } else if rest != 0 {
             meter.look_back(rest, now, false);
+            meter.count_anew();
         } else {
             meter.look_back(begin, now, true);
         }
@@ -223,6 +233,7 @@ pub(crate) fn on_rest(now: u64) -> bool {
             meter.access(0, now);
         } else {
             meter.look_back(meter.begin.get(), now, true);
+            meter.count_anew();
         }
         meter.begin.set(0);
         meter.rest.set(now);
@@ -237,4 +248,65 @@ pub(crate) fn take_stall() -> Option<Stall> {
         meter.count.set(last);
         Some(meter.stalls[last].get())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use super::*;
+
+    /// Touches new memory: the heap keeps no block of this size.
+    fn fault() {
+        let mut new = vec![0_u8; 40 << 20];
+        new[1 << 20] = 1;
+        std::hint::black_box(new);
+    }
+
+    fn sleep() {
+        thread::sleep(Duration::from_nanos(2 * LONG_POLL_NS));
+    }
+
+    /// Whether a worker measures behind a poll iteration, and behind the sleep after it.
+    fn measures(in_poll: fn(), in_sleep: fn()) -> [bool; 2] {
+        static PLACE: AtomicU64 = AtomicU64::new(0);
+        let worker = move || {
+            begin(&PLACE);
+            let _first = on_poll(clock());
+            in_poll();
+            let in_poll = on_rest(clock());
+            in_sleep();
+            [in_poll, on_poll(clock())]
+        };
+        thread::spawn(worker).join().expect("no panic")
+    }
+
+    #[test]
+    fn a_worker_measures_after_a_fault_and_a_block_in_one_poll_or_sleep() {
+        assert_eq!(measures(|| (), sleep), [false, false]);
+        assert_eq!(measures(fault, sleep), [false, false], "first accesses to memory, and a sleep");
+        let both = || {
+            fault();
+            sleep();
+        };
+        assert_eq!(measures(|| (), both), [false, true]);
+        assert!(measures(both, || ())[0]);
+    }
+
+    #[test]
+    fn a_sleep_is_no_block_of_the_polls_behind_it() {
+        static PLACE: AtomicU64 = AtomicU64::new(0);
+        let worker = || {
+            begin(&PLACE);
+            let now = on_poll(clock());
+            let rest = on_rest(clock());
+            sleep();
+            let woken = on_poll(clock());
+            fault();
+            // A long iteration of a thread that was never blocked.
+            let late = on_poll(clock() + 2 * LONG_POLL_NS);
+            [now, rest, woken, late]
+        };
+        assert_eq!(thread::spawn(worker).join().expect("no panic"), [false; 4]);
+    }
 }
