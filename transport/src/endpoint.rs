@@ -398,7 +398,6 @@ impl Endpoint {
             self.final_answers.truncate(others);
             return Err(reject);
         }
-        self.schedule.classify(slot, qp);
         self.drops.add(DropReason::FinalAnswerLost, lost);
         self.after(slot);
         Ok(())
@@ -429,11 +428,9 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoSuchQp`].
     pub fn set_path(&mut self, qpn: Qpn, path: PathState) -> Result<(), Reject> {
-        let (slot, _) = self.find_mut(qpn)?;
-        let qp = self.qps.get_mut(slot).expect("just found");
+        let (slot, qp) = self.find_mut(qpn)?;
         qp.set_path(path);
-        self.schedule.classify(slot, qp);
-        self.schedule(slot);
+        self.after(slot);
         Ok(())
     }
 

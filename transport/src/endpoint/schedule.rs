@@ -10,20 +10,16 @@ use crate::{
     slot_list::SlotList,
     timers::Timers,
     turns::{
-        TURN_FRAMES,
+        FRAME_COST, FULL_FRAME_COST, TURN_FRAMES,
         classes::{LOCAL, TrafficClasses},
         in_flight::InFlight,
         senders::Senders,
     },
 };
 
-/// Cost of a frame that its bytes do not have, in bytes: about the time of a worker for a frame of
-/// 64 bytes, with the copy of this many more. A guess.
-const FRAME_COST: u32 = 512;
-
 /// Cost of four frames of the largest MTU: with less, accounts would often go around without a
 /// turn; with more, those with small frames would keep the others waiting for more of them.
-const TURN_COST: u32 = 4 * (4096 + FRAME_COST);
+const TURN_COST: u32 = 4 * FULL_FRAME_COST;
 
 /// Lists and timers of the queue pairs. Those that send have their turns by account and client, by
 /// the bytes and frames that they sent.
@@ -136,7 +132,7 @@ impl Schedule {
     }
 
     /// The path or the state of a queue pair may have changed, and with it the class of its packets.
-    pub(super) fn classify(&mut self, slot: u32, qp: &Qp) {
+    fn classify(&mut self, slot: u32, qp: &Qp) {
         let class = self.class_of(qp);
         self.senders.set_class(slot, qp.owner(), class);
         self.in_flight.set_class(slot, qp.owner(), class);

@@ -55,7 +55,7 @@ impl<W: Wire> Wire for Metered<'_, W> {
         let emitted = self.wire.emit(via, frame_bytes, fill);
         let sent = if emitted.is_ok() { frame_bytes } else { 0 };
         self.bytes += sent;
-        self.nic_bytes += if matches!(via, Egress::Nic { .. } | Egress::Group { .. }) { sent } else { 0 };
+        self.nic_bytes += if via.is_local() { 0 } else { sent };
         emitted
     }
 }

@@ -4,15 +4,13 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 
 use super::{
+    FULL_FRAME_COST,
     class_list::ClassList,
     class_rate::ClassRate,
     classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
     fair::FairOwner,
 };
 use crate::clock::Nanos;
-
-/// Cost of a full frame: with one of more bytes a class ends its turn in debt.
-const FULL_FRAME: i64 = 4096 + 512;
 
 /// Turns by which a class can be in debt. More is of queue pairs that send their rest at once,
 /// because their client is gone.
@@ -183,7 +181,7 @@ impl ClassLists {
         if class.quantum == 0 {
             return class.frames;
         }
-        class.frames.min((class.credit.max(0) / FULL_FRAME) as usize + 1)
+        class.frames.min((class.credit.max(0) / i64::from(FULL_FRAME_COST)) as usize + 1)
     }
 
     /// Each class has its quantum in each round: also one with slots that are held, because the

@@ -7,7 +7,7 @@
 //! ```
 
 use super::class_rate::ClassRates;
-use crate::{io::Egress, path_state::PathState, wire::path::Path};
+use crate::{path_state::PathState, wire::path::Path};
 
 /// Traffic classes of a device, and priorities of IEEE 802.1Q.
 pub const CLASSES: usize = 8;
@@ -103,7 +103,7 @@ impl TrafficClasses {
     /// Class of the packets that leave by a path.
     pub(crate) fn of(&self, path: &PathState) -> u8 {
         match path {
-            PathState::Ready(path) if matches!(path.via(), Egress::Nic { .. } | Egress::Group { .. }) => {
+            PathState::Ready(path) if !path.via().is_local() => {
                 self.class_of_priority[usize::from(self.priority(path)) % CLASSES] % CLASSES as u8
             }
             PathState::Ready(_) | PathState::Resolving | PathState::Unreachable => LOCAL,

@@ -260,6 +260,7 @@ mod tests {
     use roced_types::{AccountId, SessionId};
 
     use super::*;
+    use crate::turns::classes::Selection;
 
     /// For queue pairs of one client.
     fn in_flight(slots: u32) -> InFlight {
@@ -336,6 +337,30 @@ mod tests {
             all.stand_in_line(slot, &shares[slot as usize]);
         }
         assert!((0.95..1.05).contains(&(f64::from(added[0]) / f64::from(added[1]))), "{added:?}");
+    }
+
+    /// Also where room comes bit by bit, and the strict class would take each.
+    #[test]
+    fn strict_classes_leave_others_an_eighth_of_the_line() {
+        let mut classes = TrafficClasses::default();
+        classes.config[6] = ClassConfig::new(Selection::Strict);
+        let mut all = InFlight::new(16, 16, 2);
+        all.set_classes(2, &classes);
+        let (mut shares, mut admitted) = ([InFlightShare::default(); 2], [0; 2]);
+        for (slot, class) in [(0, 0), (1, 6)] {
+            all.add(slot, FairOwner::default(), class);
+            all.stand_in_line(slot, &shares[slot as usize]);
+        }
+        for _ in 0..8000 {
+            let slot = all.next_in_line(0).expect("there is room");
+            let share = &mut shares[slot as usize];
+            all.admit(slot, share);
+            assert!(all.grant(share) > 0);
+            all.charge(slot, 1);
+            admitted[slot as usize] += 1;
+            all.stand_in_line(slot, share);
+        }
+        assert!((950..1050).contains(&admitted[0]), "{admitted:?}");
     }
 
     /// One that cannot be visited delays no other.
