@@ -99,6 +99,7 @@ fn status() -> StatusReport {
             ecn: "on".into(),
             congestion_control: "window".into(),
             classes: "off".into(),
+            pauses: "off".into(),
             link_up: true,
             link_mtu_bytes: 4200,
             path_mtu_bytes: 4096,

@@ -321,6 +321,8 @@ impl Clients {
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
             WorkerEvent::Stalled { sessions, time } => self.on_stalled(sessions, time),
+            // Of no session.
+            WorkerEvent::PauseStorm { .. } => {}
             WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
             WorkerEvent::Object { session, handle, kind } => {
                 // The object may have been destroyed while the event was on its way.

@@ -11,6 +11,7 @@ mod choices;
 mod classes;
 mod dcqcn;
 mod file;
+mod pfc;
 mod read;
 mod reader;
 mod syntax;
@@ -35,11 +36,12 @@ pub use self::{
     access::{AccessRule, AccountName, RuleLimits},
     changes::Changes,
     choices::{
-        CnpChoice, CongestionChoice, Credits, DcbChoice, DcqcnPreset, EcnChoice, IdleChoice, LogLevel, LogTarget,
-        NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice,
+        CnpChoice, CongestionChoice, Credits, DcbChoice, DcqcnPreset, EcnChoice, GlobalPauseChoice, IdleChoice,
+        LogLevel, LogTarget, NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice, WatchdogChoice,
     },
     classes::ClassesConfig,
     dcqcn::DcqcnConfig,
+    pfc::PfcConfig,
 };
 
 /// The config that is read when the command line names none.
@@ -281,6 +283,8 @@ pub struct DeviceConfig {
     pub dcqcn: DcqcnConfig,
     /// Traffic classes of sent packets.
     pub classes: ClassesConfig,
+    /// Pauses by the other end of the link.
+    pub pfc: PfcConfig,
     /// Whether peers are told of marks on their packets.
     pub cnp: CnpChoice,
     /// Least time between two CNPs of a queue pair.
@@ -476,6 +480,7 @@ impl DeviceConfig {
             congestion_control: CongestionChoice::Off,
             dcqcn: DcqcnConfig::default(),
             classes: ClassesConfig::default(),
+            pfc: PfcConfig::default(),
             cnp: CnpChoice::On,
             min_time_between_cnps_us: 50,
             cnp_dscp: 48,

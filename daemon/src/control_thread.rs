@@ -17,6 +17,7 @@ mod attachment;
 mod devices;
 mod management;
 mod network_view;
+mod pause_storms;
 mod queue_watch;
 mod reload;
 mod reports;
@@ -61,6 +62,7 @@ use tracing::{error, info, warn};
 use self::{
     attacher::Attacher,
     network_view::{NetworkView, gid_prefix},
+    pause_storms::PauseStormLog,
     served_device::ServedDevice,
     stall_attribution::StallAttribution,
     start::{Checked, Started},
@@ -80,7 +82,7 @@ use crate::{
     systemd::ServiceManager,
     worker::{
         command::{Command, QueueMailbox},
-        events::EventReceiver,
+        events::{EventReceiver, WorkerEvent},
         poll_loop::Worker,
         received_mads::MadReceiver,
         workers::Workers,
@@ -260,6 +262,7 @@ struct Daemon {
     admin: Admin,
     service: ServiceManager,
     watchdog: Watchdog,
+    pause_storms: PauseStormLog,
     stall_attribution: StallAttribution,
     sandbox: Sandbox,
     watchdog_due: Instant,
@@ -321,6 +324,7 @@ impl Daemon {
             admin,
             service,
             watchdog: Watchdog::default(),
+            pause_storms: PauseStormLog::default(),
             stall_attribution: StallAttribution::default(),
             sandbox,
             watchdog_due: now + watchdog::PERIOD,
@@ -517,7 +521,12 @@ impl Daemon {
     fn on_worker_events(&mut self) {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
-        self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut environment));
+        self.events.drain(WORKER_EVENTS, |event| match event {
+            WorkerEvent::PauseStorm { device, storm } => {
+                self.pause_storms.tell(device, &self.config.devices[device.0 as usize], storm);
+            }
+            _ => self.clients.on_worker_event(event, &mut environment),
+        });
     }
 
     fn on_changes(&mut self, changes: &[NetworkChange]) -> anyhow::Result<()> {

@@ -7,6 +7,9 @@
  * The program only reads. It looks at the headers in the linear part (in the first buffer of a
  * frame that lies in several), and takes the frame's length from all its buffers. A frame that it
  * does not understand it passes: a wrong guess here would take traffic away from the kernel.
+ *
+ * Frames of the other end of the link that pause it (IEEE 802.3 annexes 31B and 31D) end here, if
+ * the device honors them: workers read from a map until when they must not send.
  */
 #include <linux/bpf.h>
 
@@ -19,8 +22,13 @@
 #define TYPE_IPV4 0x0800
 #define TYPE_VLAN 0x8100
 #define TYPE_IPV6 0x86dd
+#define TYPE_MAC_CONTROL 0x8808
 #define TYPE_VLAN_SERVICE 0x88a8
 #define TYPE_ROCE_V1 0x8915
+
+/* Opcodes of MAC control frames. */
+#define OPCODE_PAUSE 0x0001
+#define OPCODE_PRIORITY_PAUSE 0x0101
 
 /* IP protocols. */
 #define PROTOCOL_UDP 17
@@ -38,6 +46,9 @@
 /* The third word of an IPv4 address mapped into IPv6, after two of zeros. */
 #define MAPPED_WORD 0x0000ffff
 
+/* The compiler makes this value, and nothing else in its place. */
+#define KEEP_VALUE(value) asm volatile("" : "+r"(value))
+
 struct ethernet_header {
 	__u8 destination[6];
 	__u8 source[6];
@@ -48,6 +59,13 @@ struct ethernet_header {
 struct vlan_header {
 	__be16 tag;
 	__be16 type;
+} __attribute__((packed));
+
+/* A PFC frame. Of a PAUSE frame `priorities` is the time. */
+struct mac_control {
+	__be16 opcode;
+	__be16 priorities;
+	__be16 quanta[PRIORITIES];
 } __attribute__((packed));
 
 struct ipv4_header {
@@ -103,6 +121,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } verdicts SEC(".maps");
+
+/* Pauses, mapped by the workers of the device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pauses);
+} pauses SEC(".maps");
 
 /*
  * Keys are built of 8-byte words: before Linux 6.9 the verifier refuses, to a process without
@@ -232,6 +259,70 @@ static __always_inline enum verdict judge_grh(void *at, void *linear_end, __u32 
 	return judge_destination(&destination, ROCE_V1);
 }
 
+/*
+ * Where a frame concerns a priority, it replaces the pause that is there; no quanta end it. There
+ * are no branches, because their common ends would be one, with an address that is the sum of two
+ * variables: before CAP_PERFMON the verifier refuses that.
+ */
+static __always_inline void pause_priority(struct priority_pauses *priority, __u64 now, __u64 pause_ns, __u64 concerned)
+{
+	__u64 begin = priority->begin_ns, until = priority->until_ns;
+	__u64 end = until < now ? until : now;
+	__u64 has_ended = until && (until <= now || !pause_ns);
+
+	priority->begin_ns = concerned ? now : begin;
+	priority->until_ns = concerned ? (pause_ns ? now + pause_ns : 0) : until;
+	__sync_fetch_and_add(&priority->frames, concerned);
+	__sync_fetch_and_add(&priority->ends, concerned & has_ended);
+	__sync_fetch_and_add(&priority->duration_ns, concerned && until ? end - begin : 0);
+}
+
+static __always_inline enum verdict judge_mac_control(const struct ethernet_header *ethernet, void *at,
+						      void *linear_end)
+{
+	static const __u8 receivers[6] = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x01 };
+	struct mac_control *control = at;
+	/* A whole slot: see `key_at`. */
+	__u64 key = 0;
+	struct pauses *state = bpf_map_lookup_elem(&pauses, &key);
+
+	if (!state || !state->honored)
+		return PASS_NOT_IP;
+	/* No bridge forwards frames to this address: the sender is at the other end of the link. */
+#pragma clang loop unroll(full)
+	for (int byte = 0; byte < 6; byte++)
+		if (ethernet->destination[byte] != receivers[byte])
+			return PASS_NOT_IP;
+	if ((void *)(control + 1) > linear_end)
+		return PASS_MALFORMED;
+
+	__u64 now = bpf_ktime_get_ns();
+	__u64 quantum_ps = state->quantum_ps;
+	__u64 is_global = control->opcode == bpf_htons(OPCODE_PAUSE);
+	__u64 priorities = state->honored;
+	__u64 of_all = bpf_ntohs(control->priorities);
+
+	KEEP_VALUE(of_all);
+	if (is_global && priorities & HONOR_GLOBAL_PAUSE)
+		priorities = HONOR_GLOBAL_PAUSE - 1;
+	else if (control->opcode == bpf_htons(OPCODE_PRIORITY_PAUSE) && priorities & (HONOR_GLOBAL_PAUSE - 1))
+		priorities &= bpf_ntohs(control->priorities);
+	else
+		return PASS_NOT_IP;
+#pragma clang loop unroll(full)
+	for (int priority = 0; priority < PRIORITIES; priority++) {
+		__u64 of_priority = bpf_ntohs(control->quanta[priority]);
+
+		/* A choice between values, not between addresses: see `pause_priority`. */
+		KEEP_VALUE(of_priority);
+		pause_priority(&state->priorities[priority], now, (is_global ? of_all : of_priority) * quantum_ps / 1000,
+			       priorities >> priority & 1);
+	}
+	__sync_fetch_and_add(&state->global_frames, is_global);
+	__sync_fetch_and_add(&state->frames, 1);
+	return DROP_PAUSE;
+}
+
 static __always_inline enum verdict judge(struct xdp_md *frame)
 {
 	void *start = (void *)(long)frame->data;
@@ -268,6 +359,9 @@ static __always_inline enum verdict judge(struct xdp_md *frame)
 		return judge_ipv6(at, linear_end, room_bytes);
 	if (type == bpf_htons(TYPE_ROCE_V1))
 		return judge_grh(at, linear_end, room_bytes);
+	/* Never with a tag. */
+	if (ethernet->type == bpf_htons(TYPE_MAC_CONTROL))
+		return judge_mac_control(ethernet, ethernet + 1, linear_end);
 	return PASS_NOT_IP;
 }
 
@@ -282,6 +376,8 @@ int roced_xdp(struct xdp_md *frame)
 		action = (int)bpf_redirect_map(&sockets, frame->rx_queue_index, XDP_PASS);
 		if (action != XDP_REDIRECT)
 			verdict = PASS_NO_SOCKET;
+	} else if (verdict == DROP_PAUSE) {
+		action = XDP_DROP;
 	}
 
 	__u64 *count = bpf_map_lookup_elem(&verdicts, &verdict);

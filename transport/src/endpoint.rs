@@ -282,7 +282,8 @@ impl Endpoint {
         sent
     }
 
-    /// Sends at most `budget` frames of one queue pair, silent or not, as soon as it is called.
+    /// Sends at most `budget` frames of one queue pair, silent or not, as soon as it is called,
+    /// unless its class is paused.
     pub fn transmit_of(
         &mut self,
         now: Nanos,
@@ -295,6 +296,12 @@ impl Endpoint {
         let Ok((slot, qp)) = self.find_mut(qpn) else { return TransmittedOf::default() };
         let is_silent = qp.set_silent(false);
         self.schedule.on_time(now);
+        if self.schedule.senders.is_paused(now, slot) {
+            if let Some(qp) = self.qps.get_mut(slot) {
+                qp.set_silent(is_silent);
+            }
+            return TransmittedOf { visits: 0, is_left: true };
+        }
         self.schedule.limit_ahead(slot, wire);
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
         self.schedule.end_limit_ahead(wire);

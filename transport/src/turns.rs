@@ -1,8 +1,9 @@
 //! Turns of queue pairs that send: their order by class, account and client, the packets that all
-//! have in flight, and rates that a program or an operator sets.
+//! have in flight, rates that a program or an operator sets, and pauses by the link.
 
 mod class_list;
 pub(crate) mod class_lists;
+pub mod class_pause;
 pub mod class_rate;
 pub mod classes;
 pub mod fair;

@@ -80,6 +80,9 @@ pub enum XdpError {
         /// The kernel's error.
         source: aya::maps::MapError,
     },
+    /// The map of pauses cannot be mapped.
+    #[error("cannot map the pauses that the XDP program notes")]
+    MapPauses(#[source] nix::errno::Errno),
     /// The queue still belongs to another socket.
     #[error(
         "queue {queue} of {interface} is in use: is another AF_XDP socket bound to it? (tried for {} ms)",

@@ -19,7 +19,7 @@
 //! Where the kernel polls the queues is decided by `napi`.
 //!
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`,
-//! `socket`, `receive`, `transmit`.
+//! `socket`, `receive`, `transmit`, `pauses`.
 
 mod attributes;
 mod class;
@@ -31,6 +31,8 @@ mod napi;
 mod netdev;
 pub mod netlink;
 mod options;
+mod pause_frames;
+mod pauses;
 mod program;
 mod queue;
 mod receive;
@@ -44,6 +46,8 @@ pub use error::XdpError;
 pub use ethtool::{GlobalPause, rx_queues, rx_ring_entries, strips_vlan_tags};
 pub use napi::{NapiError, ThreadedNapi};
 pub use options::{AttachedMode, CopyMode, NicQueueConfig, XdpMode};
+pub use pause_frames::GeneratedPauses;
+pub use pauses::{HonoredPauses, PauseMap};
 pub use program::XdpProgram;
 pub use queue::NicQueue;
 pub use tx_queues::has_tx_queue;

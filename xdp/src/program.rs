@@ -14,7 +14,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
+    maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, XskMap},
     programs::{Xdp, XdpMode as Attach, links::FdLink, xdp::XdpLinkId},
 };
 use caps::Capability;
@@ -25,7 +25,10 @@ use super::{
     XdpError,
     error::{errno, missing_capability},
 };
-use crate::{AttachedMode, XdpMode};
+use crate::{
+    AttachedMode, XdpMode,
+    pauses::{HonoredPauses, PauseMap},
+};
 
 /// Capability for attaching; checked only if the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] = [
@@ -42,6 +45,7 @@ pub struct XdpProgram {
     sockets: XskMap<MapData>,
     addresses: HashMap<MapData, AddressKey, u8>,
     verdicts: PerCpuArray<MapData, u64>,
+    pauses: Array<MapData, [u64; roced_steering::PAUSE_WORDS]>,
     /// Entries of `addresses`.
     held: BTreeSet<AddressKey>,
 }
@@ -71,6 +75,8 @@ impl XdpProgram {
                 .map_err(map_error(roced_steering::MAP_ADDRESSES))?,
             verdicts: PerCpuArray::try_from(take_map(&mut ebpf, roced_steering::MAP_VERDICTS))
                 .map_err(map_error(roced_steering::MAP_VERDICTS))?,
+            pauses: Array::try_from(take_map(&mut ebpf, roced_steering::MAP_PAUSES))
+                .map_err(map_error(roced_steering::MAP_PAUSES))?,
             held: BTreeSet::new(),
         };
         info!(interface, mode = mode.word(), "XDP program attached");
@@ -116,6 +122,18 @@ impl XdpProgram {
     /// When the map refuses: a queue from [`roced_steering::QUEUES_MAX`] on, or not an AF_XDP socket.
     pub fn bind_socket(&mut self, queue: u32, socket: impl AsFd) -> Result<(), XdpError> {
         self.sockets.set(queue, socket.as_fd().as_raw_fd(), 0).map_err(map_error(roced_steering::MAP_SOCKETS))
+    }
+
+    /// Has pauses honored from now on; to be called once. Workers read them from the map that is
+    /// returned.
+    ///
+    /// # Errors
+    /// When the map refuses, or cannot be mapped.
+    pub fn honor_pauses(&mut self, honored: HonoredPauses) -> Result<PauseMap, XdpError> {
+        let map = PauseMap::new(self.pauses.map().fd().as_fd(), honored).map_err(XdpError::MapPauses)?;
+        // The program writes none of it before.
+        self.pauses.set(0, honored.words(), 0).map_err(map_error(roced_steering::MAP_PAUSES))?;
+        Ok(map)
     }
 
     /// Frames by verdict since the program was loaded, all CPUs together, in the order of

@@ -1,8 +1,12 @@
 //! One RX and TX queue of an interface, as a worker uses it.
 
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, sync::Arc};
 
-use roced_transport::io::{Abort, Egress, EmitError, FrameMut, Segments, Wire};
+use roced_steering::PRIORITIES;
+use roced_transport::{
+    clock::Nanos,
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
+};
 use tracing::info;
 
 use super::{
@@ -11,7 +15,12 @@ use super::{
     socket::{self, BoundSocket},
     transmit::Transmit,
 };
-use crate::{NicQueueConfig, tx_queues::has_tx_queue};
+use crate::{
+    NicQueueConfig,
+    pause_frames::{GeneratedPauses, PauseGenerator},
+    pauses::PauseMap,
+    tx_queues::has_tx_queue,
+};
 
 /// A bound queue. Its worker owns it; nothing in it is shared with another thread.
 #[derive(Debug)]
@@ -23,6 +32,14 @@ pub struct NicQueue {
     reason: &'static str,
     frame_bytes_max: usize,
     can_transmit: bool,
+    pauses: Option<Arc<PauseMap>>,
+    /// [`PauseMap::frames`] when it was last looked at.
+    pause_frames: u64,
+    /// The words may have been those of before that frame: they are read once more.
+    read_again: bool,
+    /// Chunks that wait in the RX ring when the kernel has none left.
+    rx_chunks: u32,
+    generator: Option<PauseGenerator>,
 }
 
 impl NicQueue {
@@ -36,7 +53,23 @@ impl NicQueue {
         let BoundSocket { receive, transmit, zerocopy, reason, frame_bytes_max } = socket::bind(config)?;
         info!(interface = &*config.interface, queue = config.queue, zerocopy, reason, frame_bytes_max, "queue bound");
         let can_transmit = has_tx_queue(&config.interface, config.queue);
-        Ok(Self { receive, transmit, queue: config.queue, zerocopy, reason, frame_bytes_max, can_transmit })
+        Ok(Self {
+            receive,
+            transmit,
+            queue: config.queue,
+            zerocopy,
+            reason,
+            frame_bytes_max,
+            can_transmit,
+            pauses: None,
+            pause_frames: 0,
+            read_again: false,
+            rx_chunks: config
+                .rx_ring_entries
+                .min(config.fill_ring_entries)
+                .min(config.umem_frames - config.tx_ring_entries),
+            generator: None,
+        })
     }
 
     /// Its number.
@@ -57,6 +90,45 @@ impl NicQueue {
     /// Whether the kernel takes frames from this queue: it receives in any case.
     pub fn can_transmit(&self) -> bool {
         self.can_transmit
+    }
+
+    /// Has [`Self::take_pauses`] look at the pauses of its interface.
+    pub fn set_pauses(&mut self, pauses: Arc<PauseMap>) {
+        self.pauses = Some(pauses);
+    }
+
+    /// Until when each priority is paused by the other end of the link, if that has changed since
+    /// this was last called;
+    /// told twice, in two calls.
+    #[inline]
+    pub fn take_pauses(&mut self, now: Nanos) -> Option<[Nanos; PRIORITIES]> {
+        let pauses = self.pauses.as_ref()?;
+        let frames = pauses.frames();
+        let has_changed = frames != self.pause_frames;
+        self.pause_frames = frames;
+        (std::mem::replace(&mut self.read_again, has_changed) || has_changed).then(|| pauses.until(now))
+    }
+
+    /// Has [`Self::pause_neighbor`] pause the other end of the link.
+    pub fn generate_pauses(&mut self, pauses: GeneratedPauses) {
+        self.generator = self.can_transmit.then(|| PauseGenerator::new(pauses, self.rx_chunks));
+    }
+
+    /// Pauses the other end of the link if many frames wait. Once per poll iteration.
+    #[inline]
+    pub fn pause_neighbor(&mut self, now: Nanos) {
+        if let Some(generator) = &mut self.generator {
+            let Some(pause) = generator.wanted(now, self.receive.waiting(self.rx_chunks)) else { return };
+            let frame = generator.frame(pause);
+            let emitted = self.transmit.emit(frame.len(), |bytes| {
+                bytes.put(&frame);
+                Ok(())
+            });
+            // Without room the next poll iteration tries again.
+            if emitted.is_ok() {
+                generator.on_sent(now, pause);
+            }
+        }
     }
 
     /// Readable when frames are there.
@@ -111,6 +183,10 @@ impl NicQueue {
         count("nic_tx_kicks", tx.kicks);
         count("nic_tx_kicks_cut_short", tx.kicks_cut_short);
         count("nic_tx_kicks_failed", tx.kicks_failed);
+        if let Some(generator) = &self.generator {
+            count("nic_tx_pauses", generator.frames);
+            count("nic_tx_pause_storms", generator.storms);
+        }
         // Fails only when the socket is no AF_XDP socket.
         if let Ok(kernel) = self.receive.statistics() {
             count("nic_rx_dropped", kernel.rx_dropped());

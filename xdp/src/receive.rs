@@ -154,6 +154,11 @@ impl Receive {
         self.rx.nb_avail(1) > 0
     }
 
+    /// Chunks that wait in the RX ring, those at least, and at most `most`.
+    pub(super) fn waiting(&mut self, most: u32) -> u32 {
+        self.rx.nb_avail(most)
+    }
+
     /// The kernel's own counters of this socket.
     pub(super) fn statistics(&self) -> std::io::Result<xsk_rs::socket::XdpStatistics> {
         self.rx.fd().xdp_statistics()

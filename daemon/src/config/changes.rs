@@ -120,6 +120,7 @@ section!("device", DeviceConfig {
     congestion_control => Restart,
     dcqcn => Restart,
     classes => Restart,
+    pfc => Restart,
     cnp => Restart,
     min_time_between_cnps_us => Restart,
     cnp_dscp => Restart,

@@ -135,6 +135,22 @@ choices! {
         /// The priority code point of the VLAN tag.
         Pcp = "pcp",
     }
+    /// `device.pfc.global_pause`.
+    GlobalPauseChoice {
+        /// They pause all classes.
+        Honor = "honor",
+        /// The kernel gets them.
+        Ignore = "ignore",
+    }
+    /// `device.pfc.watchdog`.
+    WatchdogChoice {
+        /// The class ignores pauses until there are none.
+        Ignore = "ignore",
+        /// It stays paused; the log tells it.
+        Report = "report",
+        /// Nothing looks for them.
+        Off = "off",
+    }
     /// `device.dcqcn.preset`.
     DcqcnPreset {
         /// Parameters of the paper.

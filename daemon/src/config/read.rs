@@ -16,7 +16,7 @@ use roced_xdp::dcb::{DSCPS, PRIORITIES, PrioritySet};
 
 use super::{
     AccountLimits, AdminConfig, ClientLimits, CmLimits, Config, ControlConfig, DeviceConfig, DeviceLimits,
-    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access, classes, dcqcn,
+    LimitsConfig, LogConfig, NetConfig, QueueOwner, Queues, WorkerConfig, access, classes, dcqcn, pfc,
     reader::{ConfigSection, TextRule},
 };
 
@@ -331,6 +331,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         congestion_control: section.choice("congestion_control", default.congestion_control),
         dcqcn: section.section("dcqcn", dcqcn::read),
         classes: section.section("classes", classes::read),
+        pfc: section.section("pfc", pfc::read),
         cnp: section.choice("cnp", default.cnp),
         min_time_between_cnps_us: section.number(
             "min_time_between_cnps_us",
@@ -362,6 +363,11 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         interface: default.interface,
     };
     device.classes.take_priorities(&device.dscp_prio);
+    if !device.pfc.honored(0).is_empty() && device.classes.classes(0).is_none() {
+        let message =
+            "pauses hold traffic classes, and [device.classes] has none: `tc_bw = { 0 = 100 }` is one for all";
+        section.refuse("pfc", message.to_owned());
+    }
     let wanted = device.fill_ring_entries + device.tx_ring_entries;
     if device.umem_frames < wanted {
         let message = format!(

@@ -186,6 +186,7 @@ impl Asked<'_> {
             ecn: device.config.ecn.to_string(),
             congestion_control: device.config.congestion_control.to_string(),
             classes: device.config.classes.to_string(),
+            pauses: device.config.pfc.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
             path_mtu_bytes: largest_path_mtu(link.usable_mtu_bytes(), false).unwrap_or(0),
@@ -202,7 +203,8 @@ impl Asked<'_> {
         for device in self.devices {
             let verdicts = device.attachment().map(|attachment| attachment.program.verdicts().map_err(problem));
             let verdicts: [u64; Verdict::ALL.len()] = verdicts.transpose()?.unwrap_or_default();
-            devices.push(DeviceCounts { name: &device.config.name, verdicts });
+            let pauses = device.attachment().and_then(|attachment| attachment.pauses.as_deref());
+            devices.push(DeviceCounts { name: &device.config.name, verdicts, pauses });
         }
         Ok(reports::counters(&devices, &snapshots, &self.cm))
     }

@@ -2,12 +2,12 @@
 //! NAPI threads. Attaching loads a program and may wait for a busy queue, so a thread of its own
 //! does it once the daemon serves ([`Attacher`](super::attacher::Attacher)).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
+use roced_xdp::{NicQueue, PauseMap, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
 use tracing::{info, warn};
 
 use super::queue_watch::{LinkQueues, QueueWatch};
@@ -30,6 +30,8 @@ pub(super) struct NicAttachment {
     _napi: Option<ThreadedNapi>,
     pub(super) program: XdpProgram,
     pub(super) queues: Vec<ServedQueue>,
+    /// Pauses by the other end of the link, if they are honored.
+    pub(super) pauses: Option<Arc<PauseMap>>,
     /// The longest IP packet that all queues take, bytes.
     pub(super) packet_bytes_max: u32,
     /// Watches for frames on other queues.
@@ -148,6 +150,9 @@ pub(super) fn warn_of_lost_frames(device: &config::DeviceConfig, queues: u32, se
 #[derive(Clone, Debug)]
 pub(super) struct LinkProperties {
     pub(super) mtu_bytes: u32,
+    /// 0 if the interface does not say.
+    pub(super) speed_mbit_per_s: u32,
+    pub(super) mac: [u8; 6],
     /// [`Net::has_ports`].
     pub(super) has_ports: bool,
     queues: LinkQueues,
@@ -157,6 +162,8 @@ impl LinkProperties {
     pub(super) fn of(net: &Net, device: DeviceId) -> Self {
         Self {
             mtu_bytes: net.device(device).link_mtu_bytes,
+            speed_mbit_per_s: net.device(device).speed_mbit_per_s,
+            mac: net.device(device).mac,
             has_ports: net.has_ports(device),
             queues: LinkQueues::of(net, device),
         }
@@ -164,7 +171,13 @@ impl LinkProperties {
 
     #[cfg(test)]
     pub(super) fn without_ports(rx_queues_made: u32) -> Self {
-        Self { mtu_bytes: 1500, has_ports: false, queues: LinkQueues::without_ports(rx_queues_made) }
+        Self {
+            mtu_bytes: 1500,
+            speed_mbit_per_s: 0,
+            mac: [0; 6],
+            has_ports: false,
+            queues: LinkQueues::without_ports(rx_queues_made),
+        }
     }
 }
 
@@ -228,8 +241,9 @@ pub(super) fn attach(
     }
     // Workers send on the first ones, see `Nic::can_transmit`.
     opened.sort_by_key(|(_, queue)| !queue.can_transmit());
-    let (owners, queues): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+    let (owners, mut queues): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let owners = &owners;
+    let pauses = set_pauses(device, link, &mut program, &mut queues)?;
     let napi = match device.napi {
         config::NapiChoice::Driver => None,
         config::NapiChoice::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
@@ -246,6 +260,7 @@ pub(super) fn attach(
         queues = queues.len(),
         ecn = %device.ecn,
         congestion_control = %device.congestion_control,
+        pauses = %device.pfc,
         "serving"
     );
     let packet_bytes_max = packet_bytes_max(&queues);
@@ -258,7 +273,26 @@ pub(super) fn attach(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, queue_watch, dcb }, queues))
+    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, pauses, queue_watch, dcb }, queues))
+}
+
+/// Has pauses of the link honored and asked for by its queues, as the config says.
+fn set_pauses(
+    device: &config::DeviceConfig,
+    link: &LinkProperties,
+    program: &mut XdpProgram,
+    queues: &mut [NicQueue],
+) -> Result<Option<Arc<PauseMap>>, XdpError> {
+    if let Some(generated) = device.pfc.generated(link.speed_mbit_per_s, link.mac) {
+        queues.iter_mut().for_each(|queue| queue.generate_pauses(generated));
+    }
+    let honored = device.pfc.honored(link.speed_mbit_per_s);
+    if honored.is_empty() {
+        return Ok(None);
+    }
+    let pauses = Arc::new(program.honor_pauses(honored)?);
+    queues.iter_mut().for_each(|queue| queue.set_pauses(Arc::clone(&pauses)));
+    Ok(Some(pauses))
 }
 
 /// The number of `owners` with queues that can be opened for a device to be served. Frames on other

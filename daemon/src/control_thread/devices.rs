@@ -125,9 +125,13 @@ impl Daemon {
     /// shorter frames, and some drivers keep buffers for the smaller one and drop longer frames,
     /// the kernel's among them, without a word. Attaching again mends both, or is refused.
     fn on_link(&mut self, id: DeviceId) {
-        let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
+        let (link_mtu_bytes, speed_mbit_per_s) =
+            (self.net.device(id).link_mtu_bytes, self.net.device(id).speed_mbit_per_s);
         let device = self.device_mut(id);
         let AttachState::Attached(attached) = &mut device.state else { return };
+        if let Some(pauses) = &attached.attachment.pauses {
+            pauses.set_link_rate(device.config.pfc.honored(speed_mbit_per_s).link_mbit_per_s);
+        }
         attached.watched_closely_until = Instant::now() + CLOSE_WATCH_TIME;
         // A later change may make it larger, so the device stays attached.
         if let Err(error) = check_mtu(&device.config, link_mtu_bytes) {

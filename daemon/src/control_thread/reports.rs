@@ -13,8 +13,12 @@ use roced_report::{CmIdReport, CountersReport, QpReport};
 use roced_steering::Verdict;
 use roced_transport::{congestion::notification::NotificationCounters, counters::QpCounters, reject::DropCounters};
 use roced_types::{WorkerId, address_of};
+use roced_xdp::PauseMap;
 
-use crate::worker::metrics::{QpSnapshot, WorkerSnapshot};
+use crate::worker::{
+    metrics::{QpSnapshot, WorkerSnapshot},
+    poll_loop::monotonic_now,
+};
 
 /// A device as far as counters go.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub(super) struct DeviceCounts<'a> {
     pub(super) name: &'a str,
     /// Frames by [`Verdict`].
     pub(super) verdicts: [u64; Verdict::ALL.len()],
+    /// If it honors any.
+    pub(super) pauses: Option<&'a PauseMap>,
 }
 
 /// The process of a session.
@@ -92,8 +98,11 @@ pub(super) fn counters(
             }
         }
         let verdicts = Verdict::ALL.iter().map(|verdict| (verdict.name(), device.verdicts[*verdict as usize]));
-        let of_device = verdicts.chain(sum.iter()).chain(notifications.iter()).chain(drops.iter());
-        counters.insert(format!("device/{}", device.name), named(of_device));
+        let mut of_device = named(verdicts.chain(sum.iter()).chain(notifications.iter()).chain(drops.iter()));
+        if let Some(pauses) = device.pauses {
+            pauses.counters(monotonic_now(), &mut |name, value| _ = of_device.insert(name.to_owned(), value));
+        }
+        counters.insert(format!("device/{}", device.name), of_device);
     }
     for (worker, snapshot) in workers.iter().enumerate() {
         counters.insert(format!("worker/{worker}"), named(snapshot.worker.iter().chain(snapshot.handoff.iter())));
@@ -185,8 +194,8 @@ mod tests {
         let mut verdicts = [0; Verdict::ALL.len()];
         verdicts[Verdict::Redirected as usize] = 9;
         let devices = [
-            DeviceCounts { name: "roce0", verdicts },
-            DeviceCounts { name: "roce1", verdicts: [0; Verdict::ALL.len()] },
+            DeviceCounts { name: "roce0", verdicts, pauses: None },
+            DeviceCounts { name: "roce1", verdicts: [0; Verdict::ALL.len()], pauses: None },
         ];
         let snapshots = [snapshot(0, 0, 10), snapshot(1, 0, 20), snapshot(2, 1, 40)];
         let report = counters(&devices, &snapshots, &[("cm_req_sent", 3)]).counters;

@@ -228,7 +228,11 @@ fn add_endpoint_slots<'a>(
     queues: impl Iterator<Item = (&'a ServedQueue, NicQueue)>,
 ) {
     let speed_mbit_per_s = checked.net.device(id).speed_mbit_per_s;
-    let classes = device.classes.classes(speed_mbit_per_s);
+    let mut classes = device.classes.classes(speed_mbit_per_s);
+    if let Some(classes) = &mut classes {
+        classes.watchdog = device.pfc.watchdog(speed_mbit_per_s);
+        classes.paused_priorities = device.pfc.honored(speed_mbit_per_s).bits();
+    }
     for place in checked.endpoints.of_device(id) {
         let mut worker_endpoint = worker_endpoint(place, device, config, speed_mbit_per_s);
         if let Some(classes) = &classes {

@@ -12,8 +12,11 @@ use std::{
 
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use roced_transport::qp::{KeyChange, QpFailure};
-use roced_types::SessionId;
+use roced_transport::{
+    qp::{KeyChange, QpFailure},
+    turns::class_pause::PauseStorm,
+};
+use roced_types::{DeviceId, SessionId};
 
 use crate::worker::client_fault::ClientFault;
 
@@ -53,6 +56,13 @@ pub enum WorkerEvent {
         handle: u32,
         /// An `abi::control::event`.
         kind: u32,
+    },
+    /// A storm of pauses of a class began or ended.
+    PauseStorm {
+        /// The device.
+        device: DeviceId,
+        /// The storm.
+        storm: PauseStorm,
     },
     /// The worker waited for pages of mapped memory.
     Stalled {

@@ -2,7 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
-use roced_transport::io::{Segments, Wire};
+use roced_steering::PRIORITIES;
+use roced_transport::{
+    clock::Nanos,
+    io::{Segments, Wire},
+};
 use roced_xdp::NicQueue;
 
 /// An RX and TX queue of one device, owned by one worker.
@@ -27,6 +31,15 @@ pub trait Nic: Wire {
     /// The worker is about to block on [`Self::socket`]. True when frames are there already: do
     /// not.
     fn prepare_sleep(&mut self) -> bool;
+
+    /// Until when each priority is paused by the other end of the link, if that has changed since
+    /// this was last called.
+    fn take_pauses(&mut self, _now: Nanos) -> Option<[Nanos; PRIORITIES]> {
+        None
+    }
+
+    /// Pauses the other end of the link if many frames wait to be received.
+    fn pause_neighbor(&mut self, _now: Nanos) {}
 
     /// Readable when frames are there.
     fn socket(&self) -> BorrowedFd<'_>;
@@ -54,6 +67,14 @@ impl Nic for NicQueue {
 
     fn prepare_sleep(&mut self) -> bool {
         Self::prepare_sleep(self)
+    }
+
+    fn take_pauses(&mut self, now: Nanos) -> Option<[Nanos; PRIORITIES]> {
+        Self::take_pauses(self, now)
+    }
+
+    fn pause_neighbor(&mut self, now: Nanos) {
+        Self::pause_neighbor(self, now);
     }
 
     fn socket(&self) -> BorrowedFd<'_> {

@@ -56,7 +56,7 @@ use super::{
     metrics::WorkerCounters,
     nic::Nic,
     qp_table::{QpTable, entry_of},
-    received_mads::{MadDrop, MadSender, ReceivedMad},
+    received_mads::MadSender,
     route::{FrameRoute, route},
     sent_mads::{MadOutlet, OutgoingMads},
     tx_dispatch::TxDispatch,
@@ -166,7 +166,7 @@ pub struct Worker<N> {
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
     pub(super) outgoing: MadOutlet,
-    mads: MadSender,
+    pub(super) mads: MadSender,
     inbox: Option<Inbox>,
     queue_inbox: Option<QueueInbox<N>>,
     idle: Idle,
@@ -269,6 +269,7 @@ impl<N: Nic> Worker<N> {
         access_log::on_poll(now);
         let waited = self.delayed_kick.on_poll(now);
         self.catch_up.on_poll(now);
+        self.take_pauses(now);
         let commands = self.waiting_commands();
         let mut done = self.set_nic_queues();
         done += self.take_doorbells();
@@ -303,6 +304,7 @@ impl<N: Nic> Worker<N> {
     /// Sends frames and nothing else, and returns their number.
     pub(super) fn send_more(&mut self) -> usize {
         let now = monotonic_now();
+        self.take_pauses(now);
         let sent = self.emit_frames(now).visits;
         self.finish_sends(now);
         sent
@@ -414,6 +416,8 @@ impl<N: Nic> Worker<N> {
         let mut frames = 0;
         for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
             for queue in queues {
+                // Before frames are taken: it goes by their number.
+                queue.pause_neighbor(now);
                 let taken = queue.rx_burst(FRAMES_IN, |frame| {
                     match route(frame, place, &self.endpoints) {
                         FrameRoute::Forward(owner) => {
@@ -483,25 +487,6 @@ impl<N: Nic> Worker<N> {
         self.handoff.give_back(packet_buffer);
     }
 
-    /// Passes received management datagrams to the control thread: at most as many as each endpoint
-    /// keeps.
-    fn pass_mads(&mut self) -> usize {
-        let mut passed = 0;
-        for WorkerEndpoint { place, endpoint, .. } in &mut self.worker_endpoints {
-            while let Some(datagram) = endpoint.poll_management() {
-                match self.mads.push(ReceivedMad::new(place.device, &datagram)) {
-                    Ok(()) => self.counters.mads_received += 1,
-                    Err(MadDrop::QueueFull) => self.counters.mads_queue_full += 1,
-                    Err(MadDrop::ShareFull) => self.counters.mads_share_full += 1,
-                    Err(MadDrop::AboutUnknown) => self.counters.mads_unknown_dropped += 1,
-                }
-                passed += 1;
-            }
-        }
-        self.mads.announce();
-        passed
-    }
-
     /// Takes management datagrams of the control thread, each to the endpoint of its device.
     fn take_outgoing_mads(&mut self, now: Nanos) -> usize {
         for taken in 0..MADS_OUT {
@@ -518,6 +503,15 @@ impl<N: Nic> Worker<N> {
             }
         }
         MADS_OUT
+    }
+
+    /// Before the endpoints know of the time: a storm of pauses is over when none has come by now.
+    fn take_pauses(&mut self, now: Nanos) {
+        for WorkerEndpoint { endpoint, queues, .. } in &mut self.worker_endpoints {
+            for until in queues.iter_mut().filter_map(|queue| queue.take_pauses(now)) {
+                endpoint.set_pauses(now, &until);
+            }
+        }
     }
 
     /// Sends frames to the NIC queues and other workers.

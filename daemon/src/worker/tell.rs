@@ -1,9 +1,12 @@
-//! Events of endpoints and memory, told to the control thread.
+//! Events of endpoints and memory, told to the control thread, and datagrams for it.
 
 use roced_memory::access_log;
 use roced_types::event;
 
-use super::poll_loop::Worker;
+use super::{
+    poll_loop::{Worker, WorkerEndpoint},
+    received_mads::{MadDrop, ReceivedMad},
+};
 use crate::worker::{events::WorkerEvent, nic::Nic, qp_table::entry_of};
 
 /// Events of queue pairs told to the control thread per poll iteration.
@@ -57,6 +60,12 @@ impl<N: Nic> Worker<N> {
                 told += usize::from(self.events.push(object_event));
             }
         }
+        for WorkerEndpoint { place, endpoint, .. } in &mut self.worker_endpoints {
+            while told < EVENTS && !self.events.is_full() {
+                let Some(storm) = endpoint.poll_pause_storm() else { break };
+                told += usize::from(self.events.push(WorkerEvent::PauseStorm { device: place.device, storm }));
+            }
+        }
         told
     }
 
@@ -88,5 +97,24 @@ impl<N: Nic> Worker<N> {
             }
         }
         None
+    }
+
+    /// Passes received management datagrams to the control thread: at most as many as each endpoint
+    /// keeps.
+    pub(super) fn pass_mads(&mut self) -> usize {
+        let mut passed = 0;
+        for WorkerEndpoint { place, endpoint, .. } in &mut self.worker_endpoints {
+            while let Some(datagram) = endpoint.poll_management() {
+                match self.mads.push(ReceivedMad::new(place.device, &datagram)) {
+                    Ok(()) => self.counters.mads_received += 1,
+                    Err(MadDrop::QueueFull) => self.counters.mads_queue_full += 1,
+                    Err(MadDrop::ShareFull) => self.counters.mads_share_full += 1,
+                    Err(MadDrop::AboutUnknown) => self.counters.mads_unknown_dropped += 1,
+                }
+                passed += 1;
+            }
+        }
+        self.mads.announce();
+        passed
     }
 }

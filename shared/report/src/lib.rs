@@ -184,6 +184,10 @@ pub struct DeviceReport {
     /// as "0=20% 3=80%:8000M 6=strict"; "off" without classes.
     #[serde(default)]
     pub classes: String,
+    /// Pauses by the other end of the link that roced honors: priorities, such as "3 4", or
+    /// "global"; "off" if there are none.
+    #[serde(default)]
+    pub pauses: String,
     /// Link up.
     pub link_up: bool,
     /// MTU of the link, bytes.

@@ -23,6 +23,65 @@ pub const MAP_ADDRESSES: &str = "addresses";
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`: [`Verdict`] as u32 to a u64 count of frames.
 pub const MAP_VERDICTS: &str = "verdicts";
 
+/// `BPF_MAP_TYPE_ARRAY` of one value of [`PAUSE_WORDS`] words, which can be mapped: pauses by the
+/// other end of the link (PFC, PAUSE).
+pub const MAP_PAUSES: &str = "pauses";
+
+/// Priorities of IEEE 802.1Q.
+pub const PRIORITIES: usize = 8;
+
+/// u64 words of the value of [`MAP_PAUSES`]: those of [`PauseWord`], then five for each priority,
+/// in the order of [`PriorityPauseWord`].
+pub const PAUSE_WORDS: usize = PauseWord::Priorities as usize + PRIORITIES * PRIORITY_PAUSE_WORDS;
+
+/// Words of a priority in the value of [`MAP_PAUSES`].
+pub const PRIORITY_PAUSE_WORDS: usize = 5;
+
+/// Bit of [`PauseWord::Honored`]: PAUSE frames, which pause all priorities.
+pub const HONOR_GLOBAL_PAUSE: u64 = 256;
+
+/// Place of a word in the value of [`MAP_PAUSES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum PauseWord {
+    /// Bits of priorities that PFC frames pause, and [`HONOR_GLOBAL_PAUSE`]; 0 until the daemon has
+    /// set them.
+    Honored = 0,
+    /// Duration of a quantum, the time of 512 bits on the link, in picoseconds. It follows the rate
+    /// of the link.
+    QuantumPicoseconds = 1,
+    /// Honored frames. Rises after the other words that a frame changes, but may be seen before
+    /// them.
+    Frames = 2,
+    /// Those of them that are PAUSE frames.
+    GlobalFrames = 3,
+    /// The first word of priority 0.
+    Priorities = 4,
+}
+
+/// Place of a word among those of a priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum PriorityPauseWord {
+    /// Begin of its last pause, nanoseconds of CLOCK_MONOTONIC.
+    BeginNanoseconds = 0,
+    /// End of its last pause, likewise; 0 if a frame has ended it.
+    UntilNanoseconds = 1,
+    /// Honored frames that concern it.
+    Frames = 2,
+    /// Pauses before the last one that have ended, and all of them that a frame has ended.
+    Ends = 3,
+    /// Duration of all pauses before the last one, nanoseconds.
+    DurationNanoseconds = 4,
+}
+
+impl PriorityPauseWord {
+    /// Its place in the value of [`MAP_PAUSES`], for a priority below [`PRIORITIES`].
+    pub const fn of(self, priority: usize) -> usize {
+        PauseWord::Priorities as usize + priority * PRIORITY_PAUSE_WORDS + self as usize
+    }
+}
+
 /// Most addresses of its own that a device has in the address map.
 pub const GIDS_MAX: u32 = 1024;
 
@@ -60,11 +119,13 @@ pub enum Verdict {
     /// Ends inside its own headers, or its IP or UDP length says more bytes than the frame has:
     /// passed.
     PassMalformed = 6,
+    /// A PFC or PAUSE frame that is honored: dropped.
+    DropPause = 7,
 }
 
 impl Verdict {
     /// Every verdict, in the order of the counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Redirected,
         Self::PassNoSocket,
         Self::PassNotIp,
@@ -72,6 +133,7 @@ impl Verdict {
         Self::PassNotOurs,
         Self::PassFragment,
         Self::PassMalformed,
+        Self::DropPause,
     ];
 
     /// The counter's name, as `rocectl counters` shows it.
@@ -84,6 +146,7 @@ impl Verdict {
             Self::PassNotOurs => "xdp_pass_not_ours",
             Self::PassFragment => "xdp_pass_fragment",
             Self::PassMalformed => "xdp_pass_malformed",
+            Self::DropPause => "xdp_drop_pause",
         }
     }
 }

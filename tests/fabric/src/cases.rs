@@ -15,7 +15,7 @@ use roced_transport::{
 use crate::{
     bar::BarSpec,
     flow::FlowSpec,
-    host::HostOptions,
+    host::{Honoring, HostOptions},
     queues::ClassOrder,
     run::RunSpec,
     switch::{MarkingCurve, SwitchConfig},
@@ -71,6 +71,7 @@ const WINDOW: HostOptions = HostOptions {
     tx_ring: 64,
     notification_interval: Nanos::from_micros(50),
     classes: None,
+    pauses: Honoring::Mac,
 };
 
 /// Nothing reacts.
@@ -92,5 +93,6 @@ fn star(senders: usize, link: LinkSpec, hosts: HostOptions, switch: SwitchConfig
         end: END,
         sample: Nanos::from_micros(10),
         cnp_loss: 0.0,
+        storms: Vec::new(),
     }
 }

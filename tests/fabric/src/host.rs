@@ -27,6 +27,17 @@ const BATCH: usize = 64;
 const TURN: Nanos = Nanos(500);
 const FRAME: Nanos = Nanos(300);
 
+/// Part of a host that honors pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Honoring {
+    /// The MAC: frames in the ring of the NIC wait.
+    Mac,
+    /// The worker, when it has its turn: its classes wait.
+    Worker,
+    /// None.
+    Nothing,
+}
+
 /// Options of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostOptions {
@@ -45,6 +56,7 @@ pub(crate) struct HostOptions {
     pub(crate) notification_interval: Nanos,
     /// Classes of its senders, if it has any.
     pub(crate) classes: Option<fn() -> TrafficClasses>,
+    pub(crate) pauses: Honoring,
 }
 
 /// End of a turn.
@@ -69,6 +81,8 @@ pub(crate) struct SimulatedHost {
     ahead_max: usize,
     pub(crate) is_sending: bool,
     paused_until: [Nanos; CLASSES],
+    /// The worker has not seen the last pause.
+    has_pause: bool,
     pub(crate) busy_until: Nanos,
     /// Time of the turn that is due next.
     pub(crate) turn_at: Nanos,
@@ -150,6 +164,7 @@ impl SimulatedHost {
             ahead_max,
             is_sending: false,
             paused_until: [Nanos(0); CLASSES],
+            has_pause: false,
             busy_until: Nanos(0),
             turn_at: Nanos::NEVER,
             is_woken: false,
@@ -187,6 +202,9 @@ impl SimulatedHost {
     /// The worker takes frames, looks at its timers, and sends.
     pub(crate) fn turn(&mut self, now: Nanos, frames: &mut Frames) -> TurnEnd {
         self.is_woken = false;
+        if std::mem::take(&mut self.has_pause) {
+            self.endpoint.set_pauses(now, &self.paused_until);
+        }
         let mut handled = 0;
         while handled < BATCH
             && let Some(frame) = self.rx.pop_front()
@@ -216,12 +234,13 @@ impl SimulatedHost {
 
     pub(crate) fn pause(&mut self, class: u8, until: Nanos) {
         self.paused_until[usize::from(class)] = until;
+        self.has_pause = self.options.pauses == Honoring::Worker;
     }
 
     /// Takes the next frame to be sent. A class that is paused holds up those behind it.
     pub(crate) fn pop(&mut self, now: Nanos, frames: &Frames) -> Option<FrameId> {
         let class = frames.class(*self.tx.front()?);
-        if self.paused_until[usize::from(class)] > now {
+        if self.options.pauses == Honoring::Mac && self.paused_until[usize::from(class)] > now {
             return None;
         }
         let frame = self.tx.pop_front()?;

@@ -49,6 +49,16 @@ pub(crate) struct RunSpec {
     pub(crate) sample: Nanos,
     /// Share of CNPs that are lost.
     pub(crate) cnp_loss: f64,
+    /// Pauses that no queue asks for.
+    pub(crate) storms: Vec<Storm>,
+}
+
+/// A pause of class 0 of one host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storm {
+    pub(crate) host: usize,
+    pub(crate) begin: Nanos,
+    pub(crate) end: Nanos,
 }
 
 /// A run under way.
@@ -112,6 +122,9 @@ impl<'s> Run<'s> {
             }
         }
         agenda.add(Nanos(0), Event::Sample);
+        for storm in &spec.storms {
+            agenda.add(storm.begin, Event::Pause(PortId { node: storm.host, port: 0 }, 0, storm.end));
+        }
         Self {
             spec,
             now: Nanos(0),

@@ -159,7 +159,7 @@ fn faults_of(crew: &mut Crew) -> u32 {
                 assert_eq!(session, SessionId(HOSTILE), "the other wants none changed");
                 tell(crew, Command::FinishKeyChange { qpn, ticket, done: ticket & 1 == 0 });
             }
-            WorkerEvent::Stalled { .. } => {}
+            WorkerEvent::Stalled { .. } | WorkerEvent::PauseStorm { .. } => {}
             WorkerEvent::Object { session, .. } | WorkerEvent::Failed { session, .. } => {
                 assert_eq!(session, SessionId(HOSTILE), "its queue pairs are well")
             }

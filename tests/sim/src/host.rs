@@ -12,7 +12,10 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig, State},
     recovery::{Recovery, RecoveryConfig},
     srq::SrqConfig,
-    turns::classes::{ClassConfig, Selection, TrafficClasses},
+    turns::{
+        class_pause::{PauseWatchdog, StormAction},
+        classes::{ClassConfig, Selection, TrafficClasses},
+    },
     wire::{
         Roce,
         path::{Path, PathSpec},
@@ -42,9 +45,13 @@ pub(crate) const WORK_REQUESTS: u32 = 64;
 /// Classes of connections, which have the DSCPs of these by their number.
 const CLASSES: [u8; 3] = [0, 1, 6];
 
+/// Storms are those pauses that take as long.
+pub(crate) const WATCHDOG: PauseWatchdog =
+    PauseWatchdog { detection: Nanos::from_millis(1), restoration: Nanos::from_millis(1), action: StormAction::Ignore };
+
 /// Class 6 is strict, class 1 has a share and a rate, class 0 has the other share.
 fn classes() -> TrafficClasses {
-    let mut classes = TrafficClasses { ahead_bytes_max: 9000, ..TrafficClasses::default() };
+    let mut classes = TrafficClasses { ahead_bytes_max: 9000, watchdog: WATCHDOG, ..TrafficClasses::default() };
     classes.config[0] = ClassConfig::new(Selection::Ets { percent: 10 });
     classes.config[1] = ClassConfig { selection: Selection::Ets { percent: 90 }, max_rate_kbit_per_s: 4_000_000 };
     classes.config[6] = ClassConfig::new(Selection::Strict);

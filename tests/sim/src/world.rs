@@ -9,6 +9,7 @@ mod keys;
 mod leaving;
 mod life;
 mod notifications;
+mod pauses;
 mod returning;
 mod reuse;
 mod run;
@@ -21,6 +22,7 @@ use roced_transport::{
     congestion::control::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
 };
 
+use self::pauses::Pauses;
 use crate::{
     check::Tally,
     earlier::Earlier,
@@ -92,6 +94,7 @@ pub(crate) struct World {
     /// NICs that have room for few frames at a time.
     small_nic: bool,
     look_again: [u64; 2],
+    pauses: Pauses,
     /// Frames that were given to each host and when, of the last while.
     given: [VecDeque<(u64, u64)>; 2],
     /// Changes of keys that queue pairs wait for: when they are made, on which host, and whether it
@@ -162,6 +165,7 @@ impl World {
             mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],
+            pauses: Pauses::draw(seed, has_classes),
             given: Default::default(),
             changing: Vec::new(),
             out: Vec::new(),

@@ -112,3 +112,19 @@ fn lie(length: usize, by: i32) -> [u8; 2] {
     let told = length as i32 + by;
     u16::try_from(told).expect("a length that its field can hold").to_be_bytes()
 }
+
+/// A PFC frame as IEEE 802.3 annex 31D has it: priority 3 is paused for the longest time.
+pub const PAUSE_OF_PRIORITY_3: &str =
+    "0180c2000001 020000000001 8808 0101 0008 0000 0000 0000 ffff 0000 0000 0000 0000";
+
+/// Bytes of a frame in hexadecimal digits, padded to the 60 that Ethernet has at least.
+///
+/// # Panics
+/// On other characters than digits and spaces.
+pub fn from_hex(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|digit| *digit != b' ').collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hexadecimal");
+    let mut bytes: Vec<u8> = digits.chunks_exact(2).map(byte).collect();
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}

@@ -22,9 +22,10 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::Uid,
 };
-use roced_steering::{self, Verdict};
+use roced_steering::{self, PAUSE_WORDS, PauseWord, Verdict};
 
 /// `enum xdp_action` of the kernel.
+const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
@@ -138,6 +139,29 @@ impl Program {
         })
     }
 
+    /// Has pauses honored, by bits of [`roced_steering::PauseWord::Honored`], of a link with this
+    /// quantum.
+    ///
+    /// # Panics
+    /// When the map does not take it.
+    pub fn honor_pauses(&mut self, honored: u64, quantum_ps: u64) {
+        let mut words = [0; PAUSE_WORDS];
+        words[PauseWord::Honored as usize] = honored;
+        words[PauseWord::QuantumPicoseconds as usize] = quantum_ps;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.map(roced_steering::MAP_PAUSES).update(&[0; 4], &bytes, MapFlags::ANY).expect("the only value");
+    }
+
+    /// The words of the map of pauses.
+    ///
+    /// # Panics
+    /// When the map cannot be read.
+    pub fn pauses(&self) -> [u64; PAUSE_WORDS] {
+        let value = self.map(roced_steering::MAP_PAUSES).lookup(&[0; 4], MapFlags::ANY);
+        let bytes = value.expect("it is readable").expect("the only value");
+        std::array::from_fn(|word| u64::from_ne_bytes(bytes[8 * word..8 * word + 8].try_into().expect("eight bytes")))
+    }
+
     /// The verdict on `frame`, come by queue 0 of the loopback device.
     ///
     /// # Panics
@@ -173,7 +197,11 @@ impl Program {
         let risen: Vec<_> = Verdict::ALL.into_iter().filter(|&v| after[v as usize] != before[v as usize]).collect();
         let [verdict] = risen[..] else { panic!("one verdict a frame, not {risen:?}") };
         assert_eq!(after[verdict as usize], before[verdict as usize] + 1, "{verdict:?} is counted once");
-        let expected = if verdict == Verdict::Redirected { XDP_REDIRECT } else { XDP_PASS };
+        let expected = match verdict {
+            Verdict::Redirected => XDP_REDIRECT,
+            Verdict::DropPause => XDP_DROP,
+            _ => XDP_PASS,
+        };
         assert_eq!(action, expected, "the action that goes with {verdict:?}");
         Ok(verdict)
     }

@@ -11,6 +11,14 @@ pub fn judge(frame: &[u8], ours: &[IpAddr], v1: bool) -> Verdict {
     judge_or_reason(frame, ours, v1).err().unwrap_or(Verdict::Redirected)
 }
 
+/// A whole frame of priority flow control (IEEE 802.3 annex 31D), for the program to honor if it is
+/// to.
+pub fn is_pfc(frame: &[u8]) -> bool {
+    frame.starts_with(&[0x01, 0x80, 0xc2, 0, 0, 1])
+        && frame.get(12..16) == Some(&[0x88, 0x08, 1, 1])
+        && frame.len() >= 34
+}
+
 fn judge_or_reason(frame: &[u8], ours: &[IpAddr], v1: bool) -> Result<(), Verdict> {
     let (mut ether_type, mut rest) = (number(take(frame, 12, 2)?), after(frame, 14)?);
     let mut tags = 0;

@@ -15,6 +15,7 @@ const VERDICTS: [(&str, Verdict); Verdict::ALL.len()] = [
     ("PASS_NOT_OURS", Verdict::PassNotOurs),
     ("PASS_FRAGMENT", Verdict::PassFragment),
     ("PASS_MALFORMED", Verdict::PassMalformed),
+    ("DROP_PAUSE", Verdict::DropPause),
 ];
 
 /// Every `#define NAME number` and `NAME = number,` of `steer.h`.
@@ -40,6 +41,8 @@ fn the_header_agrees_with_the_steering_crate() {
     assert_eq!(facts.remove("QUEUES_MAX"), Some(roced_steering::QUEUES_MAX));
     assert_eq!(facts.remove("ROCE_V2"), Some(roced_steering::ROCE_V2.into()));
     assert_eq!(facts.remove("ROCE_V1"), Some(roced_steering::ROCE_V1.into()));
+    assert_eq!(facts.remove("PRIORITIES"), Some(roced_steering::PRIORITIES as u32));
+    assert_eq!(facts.remove("HONOR_GLOBAL_PAUSE"), Some(roced_steering::HONOR_GLOBAL_PAUSE as u32));
     assert_eq!(facts.remove("VERDICTS"), Some(Verdict::ALL.len() as u32));
     for (index, (name, verdict)) in VERDICTS.into_iter().enumerate() {
         assert_eq!(facts.remove(name), Some(verdict as u32), "{name}");
@@ -87,4 +90,5 @@ fn the_maps_have_the_shape_that_the_daemon_expects() {
         (MapType::Hash, size_of::<AddressKey>() as u32, 1, roced_steering::ADDRESSES_MAX)
     );
     assert_eq!(shape(roced_steering::MAP_VERDICTS), (MapType::PercpuArray, 4, 8, Verdict::ALL.len() as u32));
+    assert_eq!(shape(roced_steering::MAP_PAUSES), (MapType::Array, 4, 8 * roced_steering::PAUSE_WORDS as u32, 1));
 }

@@ -7,7 +7,11 @@ use std::net::IpAddr;
 
 use roced_captures::frames_of;
 use roced_steering::{ROCE_V1, ROCE_V2, Verdict};
-use roced_xdp_tests::{Program, frame::Frame, is_root, model};
+use roced_xdp_tests::{
+    Program,
+    frame::{self, Frame},
+    is_root, model,
+};
 
 const OURS: [&str; 3] = ["10.77.0.2", "fd00:77::2", "fe80::5054:ff:fe77:2"];
 
@@ -189,15 +193,17 @@ fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {
         return;
     }
     let (mut program, ours) = (program(), ours());
+    program.honor_pauses(1 << 3, 51_200);
     let mut seen = [0u64; Verdict::ALL.len()];
-    for frame in right_frames() {
-        let right = frame.bytes();
+    let frames = right_frames().into_iter().map(|frame| frame.bytes());
+    for right in frames.chain([frame::from_hex(frame::PAUSE_OF_PRIORITY_3)]) {
         for at in 0..right.len().min(110) {
             for wrong in [0, 1, 6, 8, 17, 44, 0x20, 0x45, 0x60, 0x81, 0xff, right[at] ^ 1, right[at] ^ 0x80] {
                 let mut bytes = right.clone();
                 bytes[at] = wrong;
-                let expected = model::judge(&bytes, &ours, true);
-                assert_eq!(program.run(&bytes), expected, "byte {at} is {wrong:#x} in {frame:?}");
+                let expected =
+                    if model::is_pfc(&bytes) { Verdict::DropPause } else { model::judge(&bytes, &ours, true) };
+                assert_eq!(program.run(&bytes), expected, "byte {at} is {wrong:#x} in {right:02x?}");
                 seen[expected as usize] += 1;
             }
         }

@@ -75,6 +75,10 @@ named_counters! {
         Handled "rp_cnp_handled",
         /// CNPs received without an effect.
         Ignored "rp_cnp_ignored",
+        /// Storms of pauses (PFC) of a class that the watchdog detected.
+        PauseStorm "pfcwd_storms",
+        /// Those that have ended.
+        PauseStormEnd "pfcwd_restored",
     }
 }
 

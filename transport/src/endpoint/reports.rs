@@ -1,11 +1,15 @@
 //! Reports of queue pairs: events for their clients, and failures for operators.
 
 use super::Endpoint;
-use crate::qp::{Qp, QpEvent, QpFailure};
+use crate::{
+    congestion::notification::NotificationCount,
+    qp::{Qp, QpEvent, QpFailure},
+    turns::class_pause::PauseStorm,
+};
 
 impl Endpoint {
     /// There may be something for [`Self::poll_event`], [`Self::poll_failure`],
-    /// [`Self::poll_srq_limit`] or [`Self::poll_key_change`].
+    /// [`Self::poll_srq_limit`], [`Self::poll_key_change`] or [`Self::poll_pause_storm`].
     #[inline]
     pub fn has_reports(&self) -> bool {
         self.schedule.has_reports() || self.resources.srqs.has_event()
@@ -35,5 +39,13 @@ impl Endpoint {
             }
         }
         None
+    }
+
+    /// Takes the begin or the end of a storm of pauses ([`Self::set_pauses`]), for operators.
+    pub fn poll_pause_storm(&mut self) -> Option<PauseStorm> {
+        let storm = self.schedule.senders.take_storm()?;
+        let count = if storm.begins { NotificationCount::PauseStorm } else { NotificationCount::PauseStormEnd };
+        self.notifications.counters.count(count);
+        Some(storm)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     timers::Timers,
     turns::{
         FRAME_COST, FULL_FRAME_COST, TURN_FRAMES,
-        classes::{LOCAL, TrafficClasses},
+        classes::{CLASSES, LOCAL, TrafficClasses},
         in_flight::InFlight,
         senders::Senders,
     },
@@ -57,6 +57,18 @@ impl Endpoint {
         self.schedule.in_flight.set_classes(self.schedule.slots, &classes);
         self.schedule.classes = Some(classes);
     }
+
+    /// The other end of the link pauses priorities (PFC), by their number, until these times; those
+    /// that have passed are no pauses. From `now` on frames of a class leave only while none of its
+    /// priorities is paused; without classes this has no effect. The watchdog
+    /// ([`TrafficClasses::watchdog`]) ends pauses without an end
+    /// ([`Endpoint::poll_pause_storm`]). To be called before other calls with that time, so that
+    /// they know of the last pause.
+    ///
+    /// CNPs, answers of removed queue pairs and management datagrams are not held up.
+    pub fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
+        self.schedule.senders.set_pauses(now, until);
+    }
 }
 
 impl Schedule {
@@ -78,8 +90,9 @@ impl Schedule {
 
     /// A queue pair may have something to report.
     #[inline]
-    pub(super) const fn has_reports(&self) -> bool {
-        !self.events.is_empty() || !self.failures.is_empty() || !self.key_changes.is_empty()
+    pub(super) fn has_reports(&self) -> bool {
+        let has_lists = !self.events.is_empty() || !self.failures.is_empty() || !self.key_changes.is_empty();
+        has_lists || self.senders.has_storm_report()
     }
 
     /// Adds a queue pair in a new slot.
@@ -102,8 +115,9 @@ impl Schedule {
     /// bytes before them if its class gives way to others.
     #[inline]
     pub(super) fn next_sender(&mut self, now: Nanos, wire: &mut impl Wire) -> Option<(u32, usize)> {
-        let slot = self.senders.pop(now)?;
+        let slot = self.senders.pop(now);
         self.in_flight.set_closed(self.senders.closed());
+        let slot = slot?;
         self.limit_ahead(slot, wire);
         Some((slot, self.senders.frames(slot)))
     }

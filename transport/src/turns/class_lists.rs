@@ -6,6 +6,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use super::{
     FULL_FRAME_COST,
     class_list::ClassList,
+    class_pause::PauseStorm,
     class_rate::ClassRate,
     classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
     fair::FairOwner,
@@ -26,8 +27,13 @@ pub(crate) struct ClassLists {
     /// of frames to no NIC.
     pub(crate) classes: Box<[ClassList]>,
     pub(crate) strict: usize,
+    /// The first class has no limit of bytes ahead of it.
+    pub(crate) has_first: bool,
     /// Place in `classes` of each number of a class.
     place_of: [u8; CLASSES],
+    /// Number of the class at each place but the last.
+    numbers: Box<[u8]>,
+    class_of_priority: [u8; CLASSES],
     /// Class of each slot, as a place.
     pub(crate) class_of: Box<[u8]>,
     /// The class with a share that sent last, as a place.
@@ -42,6 +48,8 @@ pub(crate) struct ClassLists {
     /// Classes with shares have sent since the last call ended; they did not in the one before.
     has_sent: bool,
     is_stuck: bool,
+    /// A storm of pauses has begun or ended, as of the last call with a time.
+    pub(crate) has_storm_report: bool,
     pub(crate) turn_cost: u32,
 }
 
@@ -56,16 +64,20 @@ impl ClassLists {
             place_of[usize::from(*class)] = place;
         }
         let strict = order.iter().filter(|class| is_strict(class)).count();
+        let has_first = strict > 0 && !classes.may_be_paused(order[0]);
         let list = |class: u8, config: ClassConfig| {
             let rate = ClassRate::new(class, config.max_rate_kbit_per_s, &classes.rates);
-            ClassList::new(config.selection, rate, slots, turn_cost)
+            ClassList::new(config.selection, rate, classes.watchdog, slots, turn_cost)
         };
-        let lists = order.iter().map(|class| list(*class, classes.config[usize::from(*class)]));
+        let lists: Vec<_> = order.iter().map(|class| list(*class, classes.config[usize::from(*class)])).collect();
         let local = list(LOCAL, ClassConfig::new(Selection::Strict));
         Self {
-            classes: lists.chain([local]).collect(),
+            classes: lists.into_iter().chain([local]).collect(),
             strict,
+            has_first,
             place_of,
+            numbers: order.into_boxed_slice(),
+            class_of_priority: classes.class_of_priority,
             class_of: vec![0; slots as usize].into_boxed_slice(),
             turn: strict,
             local_ahead: 0,
@@ -73,6 +85,7 @@ impl ClassLists {
             strict_most: i64::MAX,
             has_sent: false,
             is_stuck: false,
+            has_storm_report: false,
             turn_cost,
         }
     }
@@ -106,26 +119,40 @@ impl ClassLists {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.classes.iter().all(|class| class.turns.list.is_empty() || class.rate.deadline() != Nanos::NEVER)
+        self.classes.iter().all(|class| class.turns.list.is_empty() || class.closed_until().is_some())
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
-        let waiting = self.classes.iter().filter(|class| class.rate.is_limited() && !class.turns.list.is_empty());
-        waiting.map(|class| class.rate.deadline()).min().unwrap_or(Nanos::NEVER)
+        let waiting = self.classes.iter().filter(|class| !class.turns.list.is_empty());
+        waiting.filter_map(ClassList::closed_until).min().unwrap_or(Nanos::NEVER)
     }
 
     pub(crate) fn closed(&self) -> Places {
-        let closed = self.classes.iter().enumerate().filter(|(_, class)| class.rate.deadline() != Nanos::NEVER);
+        let closed = self.classes.iter().enumerate().filter(|(_, class)| class.closed_until().is_some());
         closed.fold(0, |places, (place, _)| places | 1 << place)
     }
 
+    /// Priorities are paused until these times, or not where that has passed: a class until the
+    /// last one of its priorities. Frames to no NIC have none.
+    pub(crate) fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
+        for (class, number) in self.classes.iter_mut().zip(&self.numbers) {
+            let of_class = self.class_of_priority.iter().zip(until).filter(|(class, _)| *class == number);
+            class.set_pause(now, of_class.map(|(_, until)| *until).max().unwrap_or_default());
+        }
+    }
+
+    /// A storm of pauses that has begun or ended.
+    pub(crate) fn take_storm(&mut self) -> Option<PauseStorm> {
+        self.has_storm_report = false;
+        let mut classes = self.classes.iter_mut().zip(&self.numbers);
+        classes.find_map(|(class, number)| class.pause.take_storm().map(|begins| PauseStorm { class: *number, begins }))
+    }
+
     pub(crate) fn on_time(&mut self, now: Nanos) {
+        self.has_storm_report = false;
         for class in &mut self.classes {
-            class.rate.on_time(now);
-            if class.turns.list.is_empty() {
-                // A class without work saves no credit.
-                class.credit = class.credit.min(0);
-            }
+            class.on_time(now);
+            self.has_storm_report |= class.pause.has_storm_report();
         }
     }
 
@@ -160,7 +187,7 @@ impl ClassLists {
         let (is_local, is_strict) = (place == self.local(), place < self.strict);
         let class = &mut self.classes[place];
         class.turns.list.charge(slot, cost);
-        class.rate.on_sent(now, nic_bytes);
+        class.on_sent(now, nic_bytes);
         if cost == 0 {
             return;
         }

@@ -36,13 +36,11 @@ pub(crate) struct ClassRate {
     next_turn: ClassRates,
     /// When the turn begins that was booked, if one was.
     booked: Option<Nanos>,
-    /// It was found closed: until then.
-    closed_until: Option<Nanos>,
 }
 
 impl ClassRate {
     pub(crate) fn new(class: u8, kbit_per_s: u32, rates: &ClassRates) -> Self {
-        Self { class, kbit_per_s, next_turn: rates.clone(), booked: None, closed_until: None }
+        Self { class, kbit_per_s, next_turn: rates.clone(), booked: None }
     }
 
     #[inline]
@@ -59,18 +57,16 @@ impl ClassRate {
         ((bytes / FULL_FRAME) as usize).clamp(1, most)
     }
 
-    /// Whether nothing may leave at `now`. If so, [`Self::deadline`] says until when.
+    /// When the next frames may leave, booked at `now`.
     #[inline]
-    pub(crate) fn is_closed(&mut self, now: Nanos) -> bool {
+    pub(crate) fn turn_begin(&mut self, now: Nanos) -> Nanos {
         if !self.is_limited() {
-            return false;
+            return Nanos(0);
         }
-        let begin = match self.booked {
+        match self.booked {
             Some(begin) => begin,
             None => self.book(now),
-        };
-        self.closed_until = Some(begin).filter(|begin| *begin > now);
-        self.closed_until.is_some()
+        }
     }
 
     fn book(&mut self, now: Nanos) -> Nanos {
@@ -93,18 +89,6 @@ impl ClassRate {
         let latest = now + DEBT.max(Nanos(self.turn().0 * DEBT_TURNS));
         let after = |next| Some(((Nanos(next) + (time - paid)).min(latest) - (paid - time)).0);
         let _ = self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
-    }
-
-    /// Time has passed.
-    #[inline]
-    pub(crate) fn on_time(&mut self, now: Nanos) {
-        self.closed_until = self.closed_until.filter(|until| *until > now);
-    }
-
-    /// When a class that was found closed may send; [`Nanos::NEVER`] if it was not.
-    #[inline]
-    pub(crate) fn deadline(&self) -> Nanos {
-        self.closed_until.unwrap_or(Nanos::NEVER)
     }
 
     /// Time of a turn of full frames.
@@ -143,14 +127,13 @@ mod tests {
                 if next[at] > now {
                     continue;
                 }
-                rate.on_time(now);
-                if !rate.is_closed(now) {
+                if rate.turn_begin(now) <= now {
                     let bytes = rate.frames(TURN_FRAMES) * FULL_FRAME as usize;
                     rate.on_sent(now, bytes);
                     sent[at] += bytes;
                 }
-                let deadline = if rate.is_closed(now) { rate.deadline() } else { now };
-                next[at] = if at == 0 { now } else { deadline + Nanos::from_micros(10) };
+                let begin = rate.turn_begin(now).max(now);
+                next[at] = if at == 0 { now } else { begin + Nanos::from_micros(10) };
             }
             now = now + Nanos::from_micros(1);
         }
@@ -173,18 +156,15 @@ mod tests {
         let rates = ClassRates::default();
         let sent = sent(&mut [3, 4].map(|class| ClassRate::new(class, MEGABYTE, &rates)));
         assert!(sent.iter().all(|sent| sent.abs_diff(1_000_000) < 20_000), "{sent:?}");
-        assert!(!ClassRate::new(3, MEGABYTE, &ClassRates::default()).is_closed(START));
+        assert!(ClassRate::new(3, MEGABYTE, &ClassRates::default()).turn_begin(START) <= START);
     }
 
     #[test]
-    fn a_closed_class_has_a_deadline() {
+    fn the_next_turn_begins_when_the_bytes_of_the_last_have_passed() {
         let mut rate = ClassRate::new(0, MEGABYTE, &ClassRates::default());
-        assert_eq!((rate.is_closed(START), rate.deadline()), (false, Nanos::NEVER));
+        assert!(rate.turn_begin(START) <= START);
         rate.on_sent(START, 1250);
-        assert!(rate.is_closed(START));
-        assert_eq!(rate.deadline(), START + Nanos::from_micros(1000), "1,250 us, of which it catches up 250");
-        rate.on_time(rate.deadline());
-        assert_eq!((rate.deadline(), rate.is_closed(START + Nanos::from_micros(1000))), (Nanos::NEVER, false));
+        assert_eq!(rate.turn_begin(START), START + Nanos::from_micros(1000), "1,250 us, of which it catches up 250");
     }
 
     /// A turn that is not used is the next one's.
@@ -192,7 +172,7 @@ mod tests {
     fn a_booked_turn_without_frames_costs_nothing() {
         let mut rate = ClassRate::new(0, MEGABYTE, &ClassRates::default());
         for _ in 0..10 {
-            assert!(!rate.is_closed(START));
+            assert!(rate.turn_begin(START) <= START);
             rate.on_sent(START, 0);
         }
     }
@@ -201,13 +181,13 @@ mod tests {
     fn a_debt_is_bounded() {
         let mut rate = ClassRate::new(0, MEGABYTE, &ClassRates::default());
         rate.on_sent(START, 1 << 30);
-        assert!(rate.is_closed(START) && rate.deadline() == START + DEBT);
+        assert_eq!(rate.turn_begin(START), START + DEBT);
     }
 
     #[test]
     fn without_a_rate_nothing_is_closed() {
         let mut rate = ClassRate::new(0, 0, &ClassRates::default());
         rate.on_sent(START, 1 << 30);
-        assert!(!rate.is_closed(START));
+        assert!(rate.turn_begin(START) <= START);
     }
 }

@@ -6,7 +6,7 @@
 //!   PCP  ──┘                      the rest by shares (ETS), each below its highest rate
 //! ```
 
-use super::class_rate::ClassRates;
+use super::{class_pause::PauseWatchdog, class_rate::ClassRates};
 use crate::{path_state::PathState, wire::path::Path};
 
 /// Traffic classes of a device, and priorities of IEEE 802.1Q.
@@ -82,6 +82,11 @@ pub struct TrafficClasses {
     pub ahead_bytes_max: usize,
     /// When each class may send again, if it has a highest rate.
     pub rates: ClassRates,
+    /// Priorities that may be paused, a bit for each: frames of their classes have no more bytes
+    /// before them than those of classes with shares. The NIC sends these in spite of a pause.
+    pub paused_priorities: u8,
+    /// Rules for pauses without an end.
+    pub watchdog: PauseWatchdog,
 }
 
 impl Default for TrafficClasses {
@@ -95,6 +100,8 @@ impl Default for TrafficClasses {
             trust: Trust::Dscp,
             ahead_bytes_max: 65_536,
             rates: ClassRates::default(),
+            paused_priorities: 0,
+            watchdog: PauseWatchdog::default(),
         }
     }
 }
@@ -108,6 +115,12 @@ impl TrafficClasses {
             }
             PathState::Ready(_) | PathState::Resolving | PathState::Unreachable => LOCAL,
         }
+    }
+
+    /// A class may be paused.
+    pub(crate) fn may_be_paused(&self, class: u8) -> bool {
+        let mut priorities = (0..).zip(&self.class_of_priority);
+        priorities.any(|(priority, of)| *of == class && self.paused_priorities >> priority & 1 == 1)
     }
 
     /// Class of datagrams: one queue pair may have such to any address.

@@ -71,7 +71,7 @@ pub(crate) struct InFlight {
     /// Places of classes with one that was admitted and not visited yet: it may wait for the rate
     /// or the share of its class, and others do not wait for it.
     admitted: Places,
-    /// Places of classes that wait for their rate: nothing is promised to them.
+    /// Places of classes that wait for their rate or are paused: nothing is promised to them.
     closed: Places,
 }
 

@@ -7,15 +7,17 @@
 //!                                        by turns
 //! ```
 //!
-//! A class has its turn only below its highest rate. Without classes there is one list, and the
-//! order is that of it. Every operation takes constant time beside that of [`FairList`].
+//! A class has its turn only below its highest rate, and while it is not paused. Without classes
+//! there is one list, and the order is that of it. Every operation takes constant time beside that
+//! of [`FairList`].
 
 use alloc::boxed::Box;
 
 use super::{
     TURN_FRAMES,
     class_lists::{ClassLists, Places},
-    classes::TrafficClasses,
+    class_pause::PauseStorm,
+    classes::{CLASSES, TrafficClasses},
     fair::{FairList, FairOwner},
     turn_list::TurnList,
 };
@@ -73,8 +75,8 @@ impl Senders {
         self.turns(slot).list.forget(slot);
     }
 
-    /// No slot is listed of which the rate of its class lets it send, as of the last call with a
-    /// time.
+    /// No slot is listed that the rate and the pauses of its class let send, as of the last call
+    /// with a time.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         match &self.classes {
@@ -101,16 +103,41 @@ impl Senders {
         self.classes.as_ref().map_or(0, |classes| classes.class_of[slot as usize])
     }
 
-    /// Time at which a class may send again that waits for its rate; [`Nanos::NEVER`] if none does.
+    /// Time at which a class is to be looked at again that waits for its rate or is paused;
+    /// [`Nanos::NEVER`] if none is.
     #[inline]
     pub(crate) fn deadline(&self) -> Nanos {
         self.classes.as_ref().map_or(Nanos::NEVER, |classes| classes.deadline())
     }
 
-    /// Places of classes that wait for their rate.
+    /// Places of classes that wait for their rate or are paused.
     #[inline]
     pub(crate) fn closed(&self) -> Places {
         self.classes.as_ref().map_or(0, |classes| classes.closed())
+    }
+
+    /// Priorities are paused until these times, or not where that has passed.
+    pub(crate) fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
+        if let Some(classes) = &mut self.classes {
+            classes.set_pauses(now, until);
+        }
+    }
+
+    /// [`Self::take_storm`] has one, as of the last call with a time.
+    #[inline]
+    pub(crate) fn has_storm_report(&self) -> bool {
+        self.classes.as_ref().is_some_and(|classes| classes.has_storm_report)
+    }
+
+    /// A pause holds up the class of a slot at `now`.
+    pub(crate) fn is_paused(&mut self, now: Nanos, slot: u32) -> bool {
+        let Some(classes) = &mut self.classes else { return false };
+        classes.of_slot(slot).pause.closed_until(now).is_some()
+    }
+
+    /// A storm of pauses that has begun or ended since it was last returned.
+    pub(crate) fn take_storm(&mut self) -> Option<PauseStorm> {
+        self.classes.as_mut()?.take_storm()
     }
 
     /// Time has passed, and no slot is taken out or held.
@@ -175,10 +202,10 @@ impl Senders {
         }
     }
 
-    /// The class of a slot is strict, and before all others.
+    /// The class of a slot is strict, before all others, and is never paused.
     #[inline]
     pub(crate) fn is_first(&self, slot: u32) -> bool {
-        self.classes.as_ref().is_none_or(|classes| classes.strict > 0 && classes.place(slot) == 0)
+        self.classes.as_ref().is_none_or(|classes| classes.has_first && classes.place(slot) == 0)
     }
 
     /// Frames that the slot that was taken out may send in its turn.
@@ -221,7 +248,7 @@ mod tests {
     use roced_types::{AccountId, SessionId};
 
     use super::*;
-    use crate::turns::classes::{CLASSES, ClassConfig, Selection};
+    use crate::turns::classes::{ClassConfig, LOCAL, Selection};
 
     const TURN: u32 = 18_000;
 
@@ -321,6 +348,50 @@ mod tests {
     }
 
     #[test]
+    fn a_class_is_paused_by_each_of_its_priorities_and_others_are_not() {
+        let mut classes = TrafficClasses { class_of_priority: [0, 1, 2, 3, 1, 1, 1, 1], ..TrafficClasses::default() };
+        classes.config = shares([25, 25, 0, 0, 0, 0, 0, 0]);
+        let mut senders = Senders::with_classes(8, TURN, &classes);
+        for slot in 0..5 {
+            senders.add(slot, owner(slot), if slot == 4 { LOCAL } else { slot as u8 });
+            senders.push_back(slot);
+        }
+        let (now, later) = (Nanos::from_millis(5), Nanos::from_millis(6));
+        let until = |paused: &[usize]| core::array::from_fn(|at| if paused.contains(&at) { later } else { now });
+        senders.set_pauses(now, &until(&[0, 3, 7]));
+        let mut order: Vec<u32> = core::iter::from_fn(|| senders.pop(now)).collect();
+        order.sort_unstable();
+        assert_eq!(order, [2, 4], "frames to no NIC have no class");
+        assert!(senders.is_empty());
+        assert!(senders.deadline() > now && senders.deadline() <= later);
+        // The end of a pause, before its time.
+        senders.set_pauses(now, &until(&[3]));
+        assert!(!senders.is_empty());
+        let mut order: Vec<u32> = core::iter::from_fn(|| senders.pop(now)).collect();
+        order.sort_unstable();
+        assert_eq!(order, [0, 1]);
+        senders.on_time(later);
+        assert_eq!(senders.pop(later), Some(3));
+    }
+
+    #[test]
+    fn a_first_class_that_may_be_paused_has_a_limit_of_bytes_ahead() {
+        let first = |paused_priorities| {
+            let classes = TrafficClasses {
+                config: shares([100, 0, 0, 0, 0, 0, 0, 0]),
+                paused_priorities,
+                ..TrafficClasses::default()
+            };
+            let mut senders = Senders::with_classes(2, TURN, &classes);
+            senders.add(0, owner(0), 7);
+            senders.add(1, owner(0), 6);
+            [senders.is_first(0), senders.is_first(1)]
+        };
+        assert_eq!((first(0), first(1 << 6)), ([true, false], [true, false]));
+        assert_eq!(first(1 << 7), [false, false]);
+    }
+
+    #[test]
     fn a_slot_changes_its_class_with_its_place_in_line() {
         let mut senders = listed(shares([50, 50, 0, 0, 0, 0, 0, 0]));
         senders.set_class(0, owner(0), 7);
@@ -397,6 +468,11 @@ mod tests {
                         waiting.remove(&slot);
                     }
                     1 | 2 => senders.set_class(slot, owner_of(slot), class),
+                    // Of all priorities up to this one.
+                    3 => {
+                        let until = core::array::from_fn(|at| if at <= priority { now + Nanos(90 * time) } else { Nanos(0) });
+                        senders.set_pauses(now, &until);
+                    }
                     _ => {
                         senders.push_back(slot);
                         waiting.insert(slot);
@@ -428,6 +504,7 @@ mod tests {
                 waiting.extend(held);
                 prop_assert_eq!(waiting.is_empty(), senders.is_empty() && senders.deadline() == Nanos::NEVER);
             }
+            senders.set_pauses(now, &[Nanos(0); CLASSES]);
             for _ in 0..2 * SLOTS {
                 now = if senders.is_empty() { now.max(senders.deadline().min(now + Nanos::from_millis(20))) } else { now };
                 senders.on_time(now);

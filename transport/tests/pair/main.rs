@@ -34,6 +34,7 @@ mod other_port;
 mod owed;
 mod partitions;
 mod paths;
+mod pauses;
 mod placement;
 mod probes;
 mod quiet;

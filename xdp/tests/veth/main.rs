@@ -9,6 +9,7 @@ mod exchange;
 mod fallback;
 mod frame;
 mod kill;
+mod pauses;
 mod rate;
 mod refusals;
 mod veth;

@@ -1,6 +1,9 @@
 //! Switches that pause their neighbors (PFC), and the harm of it that congestion control prevents.
 
-use roced_transport::clock::Nanos;
+use roced_transport::{
+    clock::Nanos,
+    turns::{class_pause::PauseWatchdog, classes::TrafficClasses},
+};
 
 use super::{Case, LOSSY, OFF, PAYLOAD_SHARE, TEN_GBIT, WINDOW, incast::utilization, star};
 use crate::{
@@ -9,9 +12,9 @@ use crate::{
         Goal::{AtLeast, AtMost},
     },
     flow::FlowSpec,
-    host::HostOptions,
+    host::{Honoring, HostOptions},
     outcome::RunOutcome,
-    run::RunSpec,
+    run::{RunSpec, Storm},
     switch::{PauseRules, SwitchConfig},
     topology::{LinkSpec, Topology},
 };
@@ -57,6 +60,41 @@ fn ring(hosts: HostOptions) -> RunSpec {
     }
 }
 
+/// Hosts with a MAC that does not honor pauses: workers do, or nothing.
+const HONORING: HostOptions = HostOptions { classes: Some(with_watchdog), pauses: Honoring::Worker, ..OFF };
+const IGNORING: HostOptions = HostOptions { pauses: Honoring::Nothing, ..HONORING };
+const WITHOUT_WATCHDOG: HostOptions = HostOptions { classes: Some(without_watchdog), ..HONORING };
+
+/// The headroom takes the bytes that a NIC has when its worker sees a pause as well.
+const OF_WORKERS: SwitchConfig = SwitchConfig {
+    pauses: Some(PauseRules { pause_bytes: 100_000, resume_bytes: 80_000, headroom_bytes: 130_000, ..PAUSES }),
+    ..LOSSY
+};
+
+fn with_watchdog() -> TrafficClasses {
+    let times = Nanos::from_millis(10);
+    let watchdog = PauseWatchdog { detection: times, restoration: times, ..PauseWatchdog::default() };
+    TrafficClasses { watchdog, ..TrafficClasses::default() }
+}
+
+fn without_watchdog() -> TrafficClasses {
+    let watchdog = PauseWatchdog { detection: Nanos::NEVER, ..PauseWatchdog::default() };
+    TrafficClasses { watchdog, ..TrafficClasses::default() }
+}
+
+/// A sender that is paused for 60 ms for nothing, and later for 5 ms.
+fn storm(hosts: HostOptions) -> RunSpec {
+    let pause = |begin, end| Storm { host: 1, begin: Nanos::from_millis(begin), end: Nanos::from_millis(end) };
+    RunSpec { storms: vec![pause(60, 120), pause(170, 175)], ..star(1, TEN_GBIT, hosts, LOSSY) }
+}
+
+/// Rate of all flows between two times in ms, Gbit/s.
+fn gbit_between(outcome: &RunOutcome, from: u64, to: u64) -> f64 {
+    let rates = outcome.rates().filter(|(time, _)| *time > Nanos::from_millis(from) && *time <= Nanos::from_millis(to));
+    let rates: Vec<f64> = rates.map(|(_, rates)| rates.iter().sum()).collect();
+    rates.iter().sum::<f64>() / rates.len().max(1) as f64
+}
+
 /// Rate of all flows in the last 20 ms, Gbit/s.
 fn last_gbit_per_s(outcome: &RunOutcome) -> f64 {
     let begin = outcome.samples.rates.last().map_or(Nanos(0), |last| last.time - Nanos::from_millis(20));
@@ -92,6 +130,50 @@ pub(super) fn cases() -> Vec<Case> {
                 // Those that wait for others are not given up yet.
                 BarSpec::no_failures_in_any_run(),
                 no_drops(),
+            ],
+        },
+        Case {
+            name: "pauses of workers",
+            text: "four senders to one receiver, without losses: their MACs do not honor pauses, their workers do",
+            is_quick: true,
+            runs: vec![
+                ("honored", star(4, TEN_GBIT, HONORING, OF_WORKERS)),
+                ("ignored", star(4, TEN_GBIT, IGNORING, OF_WORKERS)),
+            ],
+            bars: vec![
+                BarSpec::new("drops of the lossless class", AtMost(0.0), |outcome| {
+                    outcome.total.dropped_lossless as f64
+                }),
+                BarSpec::new("pauses", AtLeast(1000.0), |outcome| outcome.total.pauses as f64),
+                BarSpec::new("utilization", AtLeast(0.97), utilization(10.0)),
+                BarSpec {
+                    name: "drops of the lossless class, ignored",
+                    goal: AtLeast(1000.0),
+                    value: Box::new(|outcomes| outcomes[1].total.dropped_lossless as f64),
+                },
+                BarSpec::no_failures(),
+            ],
+        },
+        Case {
+            name: "storm",
+            text: "a sender that is paused from 60 to 120 ms for nothing, and from 170 to 175 ms",
+            is_quick: true,
+            runs: vec![("watchdog", storm(HONORING)), ("no watchdog", storm(WITHOUT_WATCHDOG))],
+            bars: vec![
+                BarSpec::new("Gbit/s before its detection", AtMost(0.1), |outcome| gbit_between(outcome, 61, 70)),
+                BarSpec::new("Gbit/s after it", AtLeast(9.5), |outcome| gbit_between(outcome, 72, 169)),
+                BarSpec::new("Gbit/s in the next pause", AtMost(0.1), |outcome| gbit_between(outcome, 171, 175)),
+                BarSpec {
+                    name: "Gbit/s in it, no watchdog",
+                    goal: AtMost(0.01),
+                    value: Box::new(|outcomes| gbit_between(&outcomes[1], 61, 120)),
+                },
+                BarSpec {
+                    name: "Gbit/s after it, no watchdog",
+                    goal: AtLeast(9.5),
+                    value: Box::new(|outcomes| gbit_between(&outcomes[1], 122, 169)),
+                },
+                BarSpec::no_failures_in_any_run(),
             ],
         },
         Case {

@@ -113,7 +113,8 @@ impl World {
             stream.owed.patience = self.recovery[at].probe_floor.0;
             // In a later life of a queue pair nothing is held for longer than most lives are here.
             stream.borne_from = (self.bears_paths() && were_reset == [false; 2]).then_some(stream.start);
-            stream.is_disturbed = !self.weather.is_calm() || self.small_nic;
+            stream.is_disturbed = !self.weather.is_calm() || self.small_nic || self.pauses.is_on;
+            stream.is_unheard = self.pauses.is_on;
             stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
             End {
                 ready: false,
@@ -186,7 +187,7 @@ impl World {
                 && recovery.probe_floor.0 > longest
                 && recovery.out_of_order_packets == 1_024
         };
-        self.recovery.iter().all(bears) && !self.small_nic && self.weather.peer_restart == 0
+        self.recovery.iter().all(bears) && !self.small_nic && !self.pauses.is_on && self.weather.peer_restart == 0
     }
 
     /// Makes a queue pair; says whether it takes its receives from its host's shared queue.

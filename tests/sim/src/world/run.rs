@@ -52,6 +52,7 @@ impl World {
                 self.fire_timers(at);
             }
         }
+        (0..2).for_each(|at| self.change_pauses(at));
         if self.restart_at <= self.now {
             self.restart();
         }
@@ -116,12 +117,21 @@ impl World {
                 moments.filter(|at| *at > self.now).min().unwrap_or(u64::MAX)
             }
         });
-        let others = [self.network.next(), self.restart_at, self.look_again[0], self.look_again[1]];
+        let others = [self.network.next(), self.restart_at];
+        let of_hosts = self.look_again.into_iter().chain(self.pauses.next);
         let shared = self.model.hosts.iter().filter_map(|host| host.shared.as_ref());
         let posts = shared.map(|shared| shared.post_at).filter(|at| *at > self.now);
         let changes = self.changing.iter().map(|(due, ..)| *due);
         let drained = self.next_after_drain();
-        timers.chain(waits).chain(drained).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
+        timers
+            .chain(waits)
+            .chain(drained)
+            .chain(others)
+            .chain(of_hosts)
+            .chain(changes)
+            .chain(posts)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     fn fire_timers(&mut self, at: usize) {

@@ -349,7 +349,7 @@ impl World {
             connection.ends[from].stream.peer_was_slow |= is_slow;
         }
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
-        if seen.is_request() && answers && !self.small_nic {
+        if seen.is_request() && answers && !self.small_nic && !self.pauses.is_on {
             let end = &connection.ends[from];
             // Packets of a notified queue pair wait for their rate, and the limit may end before they
             // leave: requests with DCQCN, and READ responses.
