@@ -1,9 +1,8 @@
 //! Traffic classes of packets that a host sends.
 
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
 
 use crate::{
     OWN_IPV4, Settings,
@@ -84,10 +83,7 @@ pub(crate) fn a_ping_of_a_strict_class_does_not_wait_for_bulk(settings: &Setting
 pub(crate) fn bulk_goes_on_after_its_link_was_down(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--classes", "0=100,6=strict"])?;
     // A single frame is as many bytes as may be before others.
-    lab.stop_daemon(Host::B, Signal::SIGTERM)?;
-    let config = fs::read_to_string(lab.config(Host::B))?;
-    fs::write(lab.config(Host::B), config + "classes.tx_ahead_bytes = 4096\n")?;
-    lab.start_daemon(Host::B)?;
+    lab.change_config(Host::B, |config| config + "classes.tx_ahead_bytes = 4096\n")?;
     let _server = Server::start(&lab, Host::A, &[])?;
     let load = bulk(&lab, PRIORITY_0, 32, 600)?;
     let sent = || lab.counter(Host::B, "device/*/queue/*", "nic_tx_bytes");

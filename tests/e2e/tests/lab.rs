@@ -33,6 +33,15 @@ pub(crate) enum Host {
     A,
     B,
     C,
+    D,
+    E,
+}
+
+impl Host {
+    /// Its address on device roce0, where the hosts are connected directly or by a switch.
+    pub(crate) fn ipv4(self) -> String {
+        format!("10.10.0.{}", self as u8 + 1)
+    }
 }
 
 impl fmt::Display for Host {
@@ -41,6 +50,8 @@ impl fmt::Display for Host {
             Self::A => "a",
             Self::B => "b",
             Self::C => "c",
+            Self::D => "d",
+            Self::E => "e",
         })
     }
 }
@@ -149,6 +160,14 @@ impl Lab {
     /// The config file of a host's daemon.
     pub(crate) fn config(&self, host: Host) -> PathBuf {
         Path::new(RUNS).join(&self.name).join(host.to_string()).join("roced.toml")
+    }
+
+    /// Restarts the daemon of a host with another config.
+    pub(crate) fn change_config(&self, host: Host, change: impl FnOnce(String) -> String) -> Result<()> {
+        self.stop_daemon(host, Signal::SIGTERM)?;
+        let file = self.config(host);
+        fs::write(&file, change(fs::read_to_string(&file)?))?;
+        self.start_daemon(host)
     }
 
     /// Sets faults, as `scripts/lab fault` takes them.

@@ -17,6 +17,7 @@ mod lives;
 mod memory;
 mod napi;
 mod operations;
+mod pauses;
 mod perf;
 mod program;
 mod programs;
@@ -24,6 +25,7 @@ mod quiet;
 mod refusals;
 mod reload;
 mod sandbox;
+mod senders;
 mod srq;
 mod states;
 mod transfers;
@@ -100,8 +102,11 @@ const TESTS: &[(&str, Test)] = tests! {
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
     classes: two_classes_have_their_shares a_ping_of_a_strict_class_does_not_wait_for_bulk
         bulk_goes_on_after_its_link_was_down;
-    congestion: two_senders_share_a_port_that_marks senders_with_dcqcn_share_a_port without_a_congestion_window_the_port_drops
-        marked_frames_have_a_right_icrc;
+    congestion: two_senders_share_a_port_that_marks four_senders_share_a_port_that_marks
+        responses_to_reads_share_a_port_that_marks senders_with_dcqcn_share_a_port
+        without_a_congestion_window_the_port_drops marked_frames_have_a_right_icrc;
+    pauses: pauses_of_a_switch_prevent_losses a_storm_of_pauses_ends_in_the_watchdog
+        a_reported_storm_pauses_to_its_end a_receiver_without_room_pauses_its_neighbor;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
     lives: a_queue_pair_has_one_source_port_in_each_life frames_of_an_earlier_life_harm_no_other_queue_pair frames_of_an_earlier_life_harm_no_queue_pair_that_was_reset;

@@ -3,8 +3,10 @@
 //! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
 //! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
 //! sets its faults. `queue.bpf.c` runs on the egress of each port with a rate; [`queue`] sets it.
+//! [`pause`] pauses a host for nothing.
 
 pub mod layout;
+pub mod pause;
 pub mod port;
 mod program;
 pub mod queue;

@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use roced_lab::{
     layout::{self, Config, RULES_MAX, RuleBytes},
-    queue::{self, QueueSettings, Queues, Wred},
+    pause,
+    port::Port,
+    queue::{self, Pfc, QueueSettings, Queues, Wred},
     replay::{Host, Pace, Replay},
     rule::{Rule, parse_opcode, parse_rate},
     switch::{self, Faults},
@@ -41,6 +43,9 @@ enum Command {
         /// Mark from a depth of KMIN on, at KMAX with a probability of PMAX, above it always.
         #[arg(long, value_name = "KMIN:KMAX:PMAX")]
         mark: Option<Wred>,
+        /// Pause the senders of frames of that priority when the queue is longer than XOFF bytes.
+        #[arg(long, value_name = "PRIORITY:XOFF")]
+        pfc: Option<Pfc>,
         /// Interfaces of this network namespace.
         #[arg(required = true)]
         ports: Vec<String>,
@@ -59,6 +64,17 @@ enum Command {
         /// Show nothing and let the counters begin at zero.
         #[arg(long, conflicts_with_all = ["json", "seconds"])]
         reset: bool,
+    },
+    /// Pause the host behind a port by PFC frames, one each millisecond, until the time is over.
+    Pause {
+        /// Interface of this network namespace.
+        #[arg(long, hide = true)]
+        port: String,
+        /// The priority.
+        #[arg(value_parser = clap::value_parser!(u8).range(0..=7))]
+        priority: u8,
+        /// Duration.
+        seconds: f64,
     },
     /// Set, show or end the faults.
     Fault {
@@ -136,7 +152,12 @@ enum FaultCommand {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Attach { ports } => switch::attach(&ports),
-        Command::Limit { rate, buffer, mark, ports } => queue::attach(&ports, &QueueSettings::new(rate, buffer, mark)?),
+        Command::Limit { rate, buffer, mark, pfc, ports } => {
+            queue::attach(&ports, &QueueSettings::new(rate, buffer, mark)?.with_pfc(pfc))
+        }
+        Command::Pause { port, priority, seconds } => {
+            pause::pause(&Port::open(&port)?, priority, Duration::try_from_secs_f64(seconds)?)
+        }
         Command::Queue { port, reset: true, .. } => Queues::of_port(&port)?.reset(),
         Command::Queue { port, json, seconds, .. } => {
             let (queues, seconds) = (Queues::of_port(&port)?, seconds.map(Duration::from_secs));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The queues of the lab's switch: at the egress of each port toward a host a frame is dropped when
- * the queue has no room for it, and marked (CE) by WRED when the queue is long.
+ * the queue has no room for it, and marked (CE) by WRED when the queue is long. With PFC a long queue
+ * pauses the host that sent a frame of a lossless priority, until it would be half as long.
  *
  * Runs as a tc classifier in direct-action mode, before the qdisc that delays the frames: TBF of
  * the same rate, with more room, so that all drops are here. Time and chance are taken before the
@@ -11,11 +12,36 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "queue.h"
 
 #define NS_PER_S 1000000000ULL
+
+/* "pfc": marks a frame that passes the queue a second time, and a PFC frame. */
+#define PAUSE_MARK 0x706663
+
+/* Least time between two pauses of a host. */
+#define PAUSE_INTERVAL_NS 500000ULL
+
+/* Of the link of 1 Gbit/s that hosts are told of (scripts/lab). */
+#define QUANTUM_NS 512ULL
+#define QUANTA_MAX 65535ULL
+
+#define FRAME_BYTES_MIN 60
+
+#define TYPE_IPV4 0x0800
+#define TYPE_IPV6 0x86dd
+
+struct pfc_frame {
+	__u8 destination[6];
+	__u8 source[6];
+	__be16 type;
+	__be16 opcode;
+	__be16 priorities;
+	__be16 quanta[8];
+} __attribute__((packed));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -41,6 +67,49 @@ static __always_inline int is_marked(const struct settings *wanted, __u64 depth,
 	return chance < wanted->max_chance * (depth - wanted->min_bytes) / (wanted->max_bytes - wanted->min_bytes);
 }
 
+/* Priority of a frame: the upper three bits of its traffic class. */
+static __always_inline __u32 priority_of(const struct __sk_buff *frame)
+{
+	__u8 bytes[2] = { 0 };
+
+	if (frame->protocol == bpf_htons(TYPE_IPV4)) {
+		bpf_skb_load_bytes_relative(frame, 1, bytes, 1, BPF_HDR_START_NET);
+		return bytes[0] >> 5;
+	}
+	if (frame->protocol == bpf_htons(TYPE_IPV6)) {
+		bpf_skb_load_bytes_relative(frame, 0, bytes, 2, BPF_HDR_START_NET);
+		return (bytes[0] & 0xf) >> 1;
+	}
+	return 0;
+}
+
+/* Sends the frame on its way, and in its place pauses the host behind the port that it came by. */
+static __always_inline int pause_sender(struct __sk_buff *frame, __u32 port, __u64 pause_ns)
+{
+	__u32 priority = priority_of(frame) & 7;
+	__u64 quanta = pause_ns / QUANTUM_NS;
+	struct pfc_frame pfc = {
+		.destination = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x01 },
+		.source = { 0x02, 0x00, 0x00, 0x00, 0x00, 0xff },
+		.type = bpf_htons(0x8808),
+		.opcode = bpf_htons(0x0101),
+		.priorities = bpf_htons(1 << priority),
+	};
+	static const __u8 zeros[FRAME_BYTES_MIN - sizeof(pfc)];
+
+	if (quanta > QUANTA_MAX)
+		quanta = QUANTA_MAX;
+#pragma clang loop unroll(full)
+	for (__u32 at = 0; at < 8; at++)
+		pfc.quanta[at] = at == priority ? bpf_htons(quanta) : 0;
+	frame->mark = PAUSE_MARK;
+	if (bpf_clone_redirect(frame, frame->ifindex, 0) || bpf_skb_change_tail(frame, FRAME_BYTES_MIN, 0) ||
+	    bpf_skb_store_bytes(frame, 0, &pfc, sizeof(pfc), 0) ||
+	    bpf_skb_store_bytes(frame, sizeof(pfc), zeros, sizeof(zeros), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(port, 0);
+}
+
 SEC("tc")
 int roced_queue(struct __sk_buff *frame)
 {
@@ -48,7 +117,7 @@ int roced_queue(struct __sk_buff *frame)
 	const struct settings *wanted = bpf_map_lookup_elem(&settings, &first);
 	struct queue *queue = bpf_map_lookup_elem(&queues, &port);
 
-	if (!wanted || !queue || !wanted->bytes_per_s)
+	if (!wanted || !queue || !wanted->bytes_per_s || frame->mark == PAUSE_MARK)
 		return TC_ACT_UNSPEC;
 
 	__u64 rate = wanted->bytes_per_s;
@@ -60,7 +129,7 @@ int roced_queue(struct __sk_buff *frame)
 	bpf_spin_lock(&queue->lock);
 	if (queue->reset_ns != wanted->reset_ns) {
 		queue->reset_ns = wanted->reset_ns;
-		queue->frames = queue->bytes = queue->marked = queue->dropped = queue->peak_bytes = 0;
+		queue->frames = queue->bytes = queue->marked = queue->dropped = queue->peak_bytes = queue->pauses = 0;
 	}
 
 	__u64 empty = queue->empty_ns > now ? queue->empty_ns : now;
@@ -84,7 +153,17 @@ int roced_queue(struct __sk_buff *frame)
 	/* 1 for a frame that may be marked, and zero for others. */
 	if (mark && bpf_skb_ecn_set_ce(frame) == 1)
 		__sync_fetch_and_add(&queue->marked, 1);
-	return TC_ACT_UNSPEC;
+	if (depth <= wanted->pause_bytes || !(wanted->paused_priorities & 1 << priority_of(frame)))
+		return TC_ACT_UNSPEC;
+
+	__u32 source = frame->ingress_ifindex;
+	struct queue *of_source = bpf_map_lookup_elem(&queues, &source);
+
+	if (!of_source || now < of_source->paused_ns + PAUSE_INTERVAL_NS)
+		return TC_ACT_UNSPEC;
+	of_source->paused_ns = now;
+	__sync_fetch_and_add(&of_source->pauses, 1);
+	return pause_sender(frame, source, (depth - wanted->pause_bytes / 2) * NS_PER_S / rate);
 }
 
 char program_license[] SEC("license") = "Dual MIT/GPL";

@@ -22,6 +22,10 @@ struct settings {
 	__u64 max_bytes;
 	/* Chance of a mark just below max_bytes, in 2^-32. */
 	__u64 max_chance;
+	/* PFC: a frame of one of these priorities that makes a queue longer than pause_bytes has its
+	 * sender paused. */
+	__u64 paused_priorities;
+	__u64 pause_bytes;
 	/* CLOCK_MONOTONIC of the last reset. A queue that has another one starts to count anew. */
 	__u64 reset_ns;
 };
@@ -40,6 +44,9 @@ struct queue {
 	__u64 marked;
 	__u64 dropped;
 	__u64 peak_bytes;
+	/* When the host behind the port was paused last, and how often. */
+	__u64 paused_ns;
+	__u64 pauses;
 };
 
 #endif

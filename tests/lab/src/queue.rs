@@ -41,6 +41,10 @@ pub struct QueueSettings {
     pub max_bytes: u64,
     /// Chance of a mark just below `max_bytes`, in 2^-32.
     pub max_chance: u64,
+    /// Priorities without losses, a bit for each.
+    pub paused_priorities: u64,
+    /// Depth above which senders of such frames are paused.
+    pub pause_bytes: u64,
     /// `CLOCK_MONOTONIC` of the last reset.
     pub reset_ns: u64,
 }
@@ -58,6 +62,28 @@ struct QueueBytes {
     marked: u64,
     dropped: u64,
     peak_bytes: u64,
+    paused_ns: u64,
+    pauses: u64,
+}
+
+/// Pauses (PFC) of hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pfc {
+    /// The priority without losses.
+    pub priority: u8,
+    /// Depth above which senders of its frames are paused.
+    pub pause_bytes: u64,
+}
+
+impl std::str::FromStr for Pfc {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (priority, bytes) = text.split_once(':').context("PRIORITY:XOFF, such as 3:100000")?;
+        let pfc = Self { priority: priority.parse()?, pause_bytes: bytes.parse()? };
+        ensure!(pfc.priority < 8, "a priority is 0 to 7, not {priority}");
+        Ok(pfc)
+    }
 }
 
 /// WRED of a queue.
@@ -101,8 +127,19 @@ impl QueueSettings {
             min_bytes: wred.min_bytes,
             max_bytes: wred.max_bytes,
             max_chance: layout::chance(wred.max_probability),
+            paused_priorities: 0,
+            pause_bytes: 0,
             reset_ns: 0,
         })
+    }
+
+    /// With pauses of the hosts that send.
+    #[must_use]
+    pub fn with_pfc(self, pfc: Option<Pfc>) -> Self {
+        match pfc {
+            Some(Pfc { priority, pause_bytes }) => Self { paused_priorities: 1 << priority, pause_bytes, ..self },
+            None => self,
+        }
     }
 }
 
@@ -121,6 +158,8 @@ pub struct PortQueue {
     pub dropped: u64,
     /// Deepest since the reset.
     pub peak_bytes: u64,
+    /// Pauses of the host behind the port.
+    pub pauses: u64,
     /// Now.
     pub depth_bytes: u64,
 }
@@ -221,8 +260,8 @@ impl QueueBytes {
         if self.reset_ns != settings.reset_ns {
             return PortQueue { port, depth_bytes, ..PortQueue::default() };
         }
-        let Self { frames, bytes, marked, dropped, peak_bytes, .. } = *self;
-        PortQueue { port, frames, bytes, marked, dropped, peak_bytes, depth_bytes }
+        let Self { frames, bytes, marked, dropped, peak_bytes, pauses, .. } = *self;
+        PortQueue { port, frames, bytes, marked, dropped, peak_bytes, pauses, depth_bytes }
     }
 }
 

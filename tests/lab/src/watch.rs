@@ -70,6 +70,7 @@ pub fn document(queues: &Queues, seconds: Option<Duration>) -> Result<Value> {
             "dropped": port.dropped,
             "depth_bytes": port.depth_bytes,
             "peak_bytes": port.peak_bytes,
+            "pauses": port.pauses,
             "bits_per_s": reading.bits_per_s(at, earlier),
             "utilization": reading.utilization(at, earlier),
         })
@@ -84,18 +85,19 @@ pub fn document(queues: &Queues, seconds: Option<Duration>) -> Result<Value> {
 
 fn table(reading: &QueueReading, earlier: Option<&QueueReading>) -> String {
     let mut text = format!(
-        "{:<6}{:>10}{:>10}{:>12}{:>10}{:>10}{:>9}{:>7}\n",
-        "port", "depth KB", "peak KB", "frames", "marked", "dropped", "Mbit/s", "used"
+        "{:<6}{:>10}{:>10}{:>12}{:>10}{:>10}{:>10}{:>9}{:>7}\n",
+        "port", "depth KB", "peak KB", "frames", "marked", "dropped", "pauses", "Mbit/s", "used"
     );
     for (at, port) in reading.ports.iter().enumerate() {
         text += &format!(
-            "{:<6}{:>10.1}{:>10.1}{:>12}{:>10}{:>10}{:>9.1}{:>6.1}%\n",
+            "{:<6}{:>10.1}{:>10.1}{:>12}{:>10}{:>10}{:>10}{:>9.1}{:>6.1}%\n",
             port.port,
             port.depth_bytes as f64 / 1e3,
             port.peak_bytes as f64 / 1e3,
             port.frames,
             port.marked,
             port.dropped,
+            port.pauses,
             reading.bits_per_s(at, earlier) / 1e6,
             reading.utilization(at, earlier) * 100.0,
         );
