@@ -175,6 +175,9 @@ impl Endpoint {
     pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), Reject> {
         let (slot, qp) = self.find_mut(qpn)?;
         qp.post_send(work);
+        if !qp.has_peer() {
+            self.classify(slot);
+        }
         self.schedule(slot);
         Ok(())
     }
@@ -352,7 +355,7 @@ impl Endpoint {
         let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
         let qp = self.qps.get_mut(slot).expect("it was just inserted");
         qp.count_into(Some(&self.totals));
-        self.schedule.add(slot, qp);
+        self.schedule.add(slot, qp, &self.resources.ahs);
         self.time_wait.forget(qpn);
         self.after(slot);
         Ok(())
@@ -523,7 +526,10 @@ impl Endpoint {
         while let Some(slot) = next {
             next = self.schedule.waiting.after(slot);
             match self.qps.get(slot).and_then(Qp::waits_for_ah) {
-                Some(awaited) if awaited == number => self.schedule(slot),
+                Some(awaited) if awaited == number => {
+                    self.classify(slot);
+                    self.schedule(slot);
+                }
                 Some(_) => {}
                 None => self.schedule.waiting.remove(slot),
             }
@@ -571,6 +577,7 @@ impl Endpoint {
         qp.set_grant(grant);
         let (before, in_flight) = (sent.visits, qp.in_flight());
         let mut wire = Metered { wire, bytes: 0, nic_bytes: 0 };
+        let class = self.schedule.class_of_datagram(qp, endpoint.ahs);
         for _ in 0..budget {
             visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
@@ -579,7 +586,7 @@ impl Endpoint {
                 Transmission::Dropped(reason) => self.drops.count(reason),
                 Transmission::Progress | Transmission::Idle | Transmission::Full => {}
             }
-            if !visit.is_progress() {
+            if !visit.is_progress() || class.is_some() && self.schedule.class_of_datagram(qp, endpoint.ahs) != class {
                 break;
             }
         }
@@ -595,6 +602,13 @@ impl Endpoint {
         visit
     }
 
+    /// The oldest datagram of a queue pair may be another, or have its path.
+    fn classify(&mut self, slot: u32) {
+        if let Some(qp) = self.qps.get(slot) {
+            self.schedule.classify(slot, qp, &self.resources.ahs);
+        }
+    }
+
     fn schedule(&mut self, slot: u32) {
         self.schedule.senders.push_back(slot);
     }
@@ -605,6 +619,6 @@ impl Endpoint {
         if qp.has_buffered() {
             self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_needless(&mut self.out_of_order).into());
         }
-        self.schedule.update(slot, qp);
+        self.schedule.update(slot, qp, &self.resources.ahs);
     }
 }

@@ -4,9 +4,10 @@
 
 use super::{Endpoint, EndpointConfig, transmission::Metered};
 use crate::{
+    ah::AhTable,
     clock::Nanos,
     io::Wire,
-    qp::{Qp, State},
+    qp::{PathState, Qp, State},
     slot_list::SlotList,
     timers::Timers,
     turns::{
@@ -47,7 +48,8 @@ pub(super) struct Schedule {
 
 impl Endpoint {
     /// Has its queue pairs take turns by the classes of their packets, from now on: those of
-    /// connections by their path. Datagrams of all address handles are of the class of priority 0.
+    /// connections by their path, and of a queue pair of datagrams by that of the oldest one: it may
+    /// hold up those behind it. Those without a resolved path are of the class of priority 0.
     ///
     /// # Panics
     /// When it has queue pairs.
@@ -96,9 +98,9 @@ impl Schedule {
     }
 
     /// Adds a queue pair in a new slot.
-    pub(super) fn add(&mut self, slot: u32, qp: &Qp) {
+    pub(super) fn add(&mut self, slot: u32, qp: &Qp, ahs: &AhTable) {
         self.timers.add(slot);
-        let class = self.class_of(qp);
+        let class = self.class_of(qp, ahs);
         self.senders.add(slot, qp.owner(), class);
         self.in_flight.add(slot, qp.owner(), class);
     }
@@ -145,24 +147,35 @@ impl Schedule {
         self.end_limit_ahead(wire);
     }
 
-    /// The path or the state of a queue pair may have changed, and with it the class of its packets.
-    fn classify(&mut self, slot: u32, qp: &Qp) {
-        let class = self.class_of(qp);
+    /// The path or the state of a queue pair may have changed, or its oldest datagram, and with it
+    /// the class of its packets.
+    pub(super) fn classify(&mut self, slot: u32, qp: &Qp, ahs: &AhTable) {
+        if self.classes.is_none() {
+            return;
+        }
+        let class = self.class_of(qp, ahs);
         self.senders.set_class(slot, qp.owner(), class);
         self.in_flight.set_class(slot, qp.owner(), class);
     }
 
     /// Class of a queue pair; without classes any. One that flushes its work sends nothing: it waits
     /// for no frames to the NIC.
-    fn class_of(&self, qp: &Qp) -> u8 {
+    fn class_of(&self, qp: &Qp, ahs: &AhTable) -> u8 {
         let Some(classes) = &self.classes else { return 0 };
         if matches!(qp.state(), State::Error | State::SendQueueError) {
-            LOCAL
-        } else if !qp.has_peer() {
-            classes.of_datagrams()
-        } else {
-            classes.of(qp.path())
+            return LOCAL;
+        } else if qp.has_peer() {
+            return classes.of(qp.path());
         }
+        match qp.path_of_datagram(ahs) {
+            Some(path @ PathState::Ready(_)) => classes.of(path),
+            _ => classes.of_unresolved_datagrams(),
+        }
+    }
+
+    /// The class of the oldest datagram of a queue pair, which is one for these alone and has classes.
+    pub(super) fn class_of_datagram(&self, qp: &Qp, ahs: &AhTable) -> Option<u8> {
+        (self.classes.is_some() && !qp.has_peer()).then(|| self.class_of(qp, ahs))
     }
 
     /// A queue pair has sent these frames by `wire` at `now`.
@@ -183,10 +196,8 @@ impl Schedule {
     }
 
     /// Updates everything but the list of senders to the state of a queue pair.
-    pub(super) fn update(&mut self, slot: u32, qp: &mut Qp) {
-        if self.classes.is_some() {
-            self.classify(slot, qp);
-        }
+    pub(super) fn update(&mut self, slot: u32, qp: &mut Qp, ahs: &AhTable) {
+        self.classify(slot, qp, ahs);
         self.timers.ensure(slot, qp.deadline());
         let packets = qp.in_flight();
         self.in_flight.count(&mut qp.share, packets);

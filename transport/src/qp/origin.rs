@@ -3,12 +3,20 @@
 use roced_types::Qpn;
 
 use super::{PathState, Qp, ServiceType};
-use crate::{io::FrameOrigin, reject::DropReason, wire::frame::Packet};
+use crate::{ah::AhTable, io::FrameOrigin, reject::DropReason, wire::frame::Packet};
 
 impl Qp {
     /// It is connected to one other queue pair, which alone sends to it.
     pub(crate) fn has_peer(&self) -> bool {
         self.base.config.service != ServiceType::Ud
+    }
+
+    /// Path of the oldest send of a queue pair of datagrams; none without one, or if its address
+    /// handle is none.
+    pub(crate) fn path_of_datagram<'a>(&self, ahs: &'a AhTable) -> Option<&'a PathState> {
+        let sends = &self.send_queue;
+        let oldest = (!sends.is_empty()).then(|| sends.entry(sends.head()))?;
+        ahs.find(self.base.pd(), oldest.to().ah).map(|handle| &handle.path)
     }
 
     /// Checks service, addresses and origin, which apply to any packet and need no ICRC. A forged

@@ -123,8 +123,8 @@ impl TrafficClasses {
         priorities.any(|(priority, of)| *of == class && self.paused_priorities >> priority & 1 == 1)
     }
 
-    /// Class of datagrams: one queue pair may have such to any address.
-    pub(crate) const fn of_datagrams(&self) -> u8 {
+    /// Class of datagrams without a resolved path.
+    pub(crate) const fn of_unresolved_datagrams(&self) -> u8 {
         self.class_of_priority[0] % CLASSES as u8
     }
 

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use roced_transport::{
+    ah::AhEntry,
     clock::Nanos,
+    counters::QpCount,
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     qp::{PathState, ServiceType},
     turns::{
@@ -20,7 +22,7 @@ use roced_transport::{
 };
 use roced_types::{AccountId, QpAttributes, SendOp, SessionId, attribute, state};
 
-use crate::host::{AH, Fate, OUR_QKEY, Pair, Settings, no_fault, sge, work};
+use crate::host::{AH, Fate, OUR_QKEY, PD, Pair, Settings, no_fault, sge, work};
 
 const NIC: Egress = Egress::Nic { flow: 1 };
 
@@ -283,22 +285,58 @@ fn rates_are_those_of_frames_to_the_nic() {
 }
 
 /// Datagrams have the class of priority 0, not that of frames to no NIC.
+/// Puts another address handle there, with packets of this class.
+fn insert_ah(pair: &mut Pair, number: u32, class: u8) {
+    let path = Path::new(&PathSpec { traffic_class: class << 5, via: NIC, ..pair.path_spec(0) }).expect("one family");
+    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024, static_rate_kbit_per_s: 0 };
+    pair.hosts[0].endpoint.insert_ah(number, handle).expect("its number is free");
+}
+
+/// Of priority 0 by one address handle, with a rate of 1 MB/s, and of priority 1 by another.
 #[test]
-fn datagrams_have_the_rate_of_the_class_of_priority_0() {
+fn datagrams_have_the_class_of_their_addresses() {
     let settings = Settings { service: ServiceType::Ud, classes: Some(|| limited(0, 8000)), ..Settings::default() };
-    let mut pair = Pair::new(settings);
-    let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };
-    let mut wire = Chunks::default();
-    for step in 0..1000 {
-        let (now, host) = (pair.now + Nanos::from_micros(step * 10), &mut pair.hosts[0]);
-        while host.endpoint.send_room(host.qpn) > 0 {
-            host.post(&SendWork { to, ..work(1, SendOp::Send, &[sge(0, 1024)], 0) });
+    for (ahs, expected) in [([AH; 2], 9_000..15_000), ([3; 2], 500_000..usize::MAX), ([AH, 3], 18_000..30_000)] {
+        let mut pair = Pair::new(settings);
+        insert_ah(&mut pair, 3, 1);
+        let (mut wire, mut next, qpn) = (Chunks::default(), 0, pair.hosts[1].qpn);
+        for step in 0..1000 {
+            let (now, host) = (pair.now + Nanos::from_micros(step * 10), &mut pair.hosts[0]);
+            while host.endpoint.send_room(host.qpn) > 0 {
+                let to = DatagramTo { ah: ahs[next % 2], qpn, qkey: OUR_QKEY };
+                host.post(&SendWork { to, ..work(1, SendOp::Send, &[sge(0, 1024)], 0) });
+                next += 1;
+            }
+            wire.free = 1000;
+            host.endpoint.on_timeout(now, 16, &mut host.app);
+            host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);
+            host.take();
         }
-        wire.free = 1000;
-        host.endpoint.on_timeout(now, 16, &mut host.app);
-        host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);
+        assert!(expected.contains(&wire.sent(5)), "{ahs:?} in 10 ms: {:?}", wire.sent);
     }
-    assert!((9_000..15_000).contains(&wire.sent(5)), "10 ms at 1 MB/s: {:?}", wire.sent);
+}
+
+/// The first datagram after a pause of the class of the last one is of another class.
+#[test]
+fn a_datagram_waits_for_the_pauses_of_its_own_class() {
+    let settings = Settings { service: ServiceType::Ud, classes: Some(|| shares([50, 50])), ..Settings::default() };
+    let mut pair = Pair::new(settings);
+    insert_ah(&mut pair, 3, 1);
+    let mut wire = Chunks { free: 1000, ..Chunks::default() };
+    let (now, qpn) = (pair.now, pair.hosts[1].qpn);
+    let host = &mut pair.hosts[0];
+    let datagram = |ah| SendWork { to: DatagramTo { ah, qpn, qkey: OUR_QKEY }, ..work(1, SendOp::Send, &[], 0) };
+    let mut until = [now; CLASSES];
+    until[0] = now + Nanos::from_millis(5);
+    host.endpoint.set_pauses(now, &until);
+    for (ah, left) in [(3, 1), (3, 2), (AH, 2), (3, 2)] {
+        host.post(&datagram(ah));
+        host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);
+        assert_eq!(host.count(QpCount::RequestPackets), left, "address handle {ah}");
+    }
+    host.endpoint.on_timeout(until[0], 16, &mut host.app);
+    host.endpoint.poll_transmit(until[0], 64, &mut host.app, &mut wire);
+    assert_eq!(host.count(QpCount::RequestPackets), 4, "the one behind it has waited");
 }
 
 /// A queue pair that fails sends nothing, and completes its work beside a strict class with more than
