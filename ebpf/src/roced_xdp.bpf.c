@@ -274,7 +274,8 @@ static __always_inline void pause_priority(struct priority_pauses *priority, __u
 	priority->until_ns = concerned ? (pause_ns ? now + pause_ns : 0) : until;
 	__sync_fetch_and_add(&priority->frames, concerned);
 	__sync_fetch_and_add(&priority->ends, concerned & has_ended);
-	__sync_fetch_and_add(&priority->duration_ns, concerned && until ? end - begin : 0);
+	/* Another CPU may have noted a later frame meanwhile. */
+	__sync_fetch_and_add(&priority->duration_ns, concerned && until && end > begin ? end - begin : 0);
 }
 
 static __always_inline enum verdict judge_mac_control(const struct ethernet_header *ethernet, void *at,

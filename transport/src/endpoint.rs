@@ -300,10 +300,9 @@ impl Endpoint {
         let is_silent = qp.set_silent(false);
         self.schedule.on_time(now);
         if self.schedule.senders.is_paused(now, slot) {
-            if let Some(qp) = self.qps.get_mut(slot) {
-                qp.set_silent(is_silent);
-            }
-            return TransmittedOf { visits: 0, is_left: true };
+            let Some(qp) = self.qps.get_mut(slot) else { return TransmittedOf::default() };
+            qp.set_silent(is_silent);
+            return TransmittedOf { visits: 0, is_left: qp.has_sends() };
         }
         self.schedule.limit_ahead(slot, wire);
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);

@@ -46,7 +46,7 @@ pub use error::XdpError;
 pub use ethtool::{GlobalPause, rx_queues, rx_ring_entries, strips_vlan_tags};
 pub use napi::{NapiError, ThreadedNapi};
 pub use options::{AttachedMode, CopyMode, NicQueueConfig, XdpMode};
-pub use pause_frames::GeneratedPauses;
+pub use pause_frames::{GeneratedPauses, PausedNeighbor};
 pub use pauses::{HonoredPauses, PauseMap};
 pub use program::XdpProgram;
 pub use queue::NicQueue;

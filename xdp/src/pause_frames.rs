@@ -10,6 +10,11 @@
 //! at. A pause has a limit, so that a receiver that stands still does not stop the network before
 //! it.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
 use roced_transport::clock::Nanos;
 
 use crate::{dcb::PrioritySet, pauses::quantum_ps};
@@ -17,9 +22,9 @@ use crate::{dcb::PrioritySet, pauses::quantum_ps};
 /// Bytes of the shortest frame, without FCS.
 pub(crate) const FRAME_BYTES: usize = 60;
 
-/// Time in which a worker takes a frame: a guess, by which a pause lasts until a quarter of the
+/// Time in which a worker takes a chunk: a guess, by which a pause lasts until a quarter of the
 /// ring is used.
-const TIME_OF_FRAME: Nanos = Nanos(1000);
+const TIME_OF_CHUNK: Nanos = Nanos(1000);
 
 /// The shortest pause: a few turns of a worker, in which it takes the frames that have arrived.
 const PAUSE_MIN: Nanos = Nanos::from_micros(50);
@@ -27,26 +32,56 @@ const PAUSE_MIN: Nanos = Nanos::from_micros(50);
 /// The longest pause.
 const PAUSE_MAX: Nanos = Nanos::from_millis(1);
 
-/// Pauses that a queue asks for.
+/// Pauses that the queues of an interface ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratedPauses {
     /// Priorities to be paused.
     pub priorities: PrioritySet,
-    /// Rate of the link in Mbit/s, by which a pause has its time.
-    pub link_mbit_per_s: u32,
     /// Address of the interface, the source of the frames.
     pub mac: [u8; 6],
     /// The longest time without a break.
     pub most: Nanos,
 }
 
+/// The other end of a link, which all queues pause; clones are of the same link.
+#[derive(Clone, Debug)]
+pub struct PausedNeighbor(Arc<NeighborWords>);
+
+#[derive(Debug)]
+struct NeighborWords {
+    /// End of its last pause.
+    until: AtomicU64,
+    mbit_per_s: AtomicU32,
+}
+
+impl PausedNeighbor {
+    /// At the other end of a link of this rate in Mbit/s, by which a pause has its time.
+    pub fn new(mbit_per_s: u32) -> Self {
+        Self(Arc::new(NeighborWords { until: AtomicU64::new(0), mbit_per_s: AtomicU32::new(mbit_per_s) }))
+    }
+
+    /// The link has this rate from now on.
+    pub fn set_link_rate(&self, mbit_per_s: u32) {
+        self.0.mbit_per_s.store(mbit_per_s, Ordering::Relaxed);
+    }
+
+    fn quantum_ps(&self) -> u64 {
+        quantum_ps(self.0.mbit_per_s.load(Ordering::Relaxed))
+    }
+
+    fn until(&self) -> Nanos {
+        Nanos(self.0.until.load(Ordering::Relaxed))
+    }
+}
+
 /// Pauses of one queue.
 #[derive(Debug)]
 pub(crate) struct PauseGenerator {
     pauses: GeneratedPauses,
-    /// Frames that wait when the ring is full.
+    neighbor: PausedNeighbor,
+    /// Chunks that wait when the ring is full.
     ring: u32,
-    /// End of the last pause.
+    /// End of the last pause that it asked for.
     until: Nanos,
     /// Frames have waited since then, without a time in which they were few.
     since: Option<Nanos>,
@@ -57,39 +92,44 @@ pub(crate) struct PauseGenerator {
 }
 
 impl PauseGenerator {
-    pub(crate) fn new(pauses: GeneratedPauses, ring: u32) -> Self {
-        Self { pauses, ring, until: Nanos(0), since: None, frames: 0, storms: 0, is_storm: false }
+    pub(crate) fn new(pauses: GeneratedPauses, neighbor: PausedNeighbor, ring: u32) -> Self {
+        Self { pauses, neighbor, ring, until: Nanos(0), since: None, frames: 0, storms: 0, is_storm: false }
     }
 
-    /// At `now` so many frames wait: duration of the pause to be asked for, 0 to end one.
+    /// At `now` so many chunks wait: duration of the pause to be asked for, 0 to end one.
     pub(crate) fn wanted(&mut self, now: Nanos, waiting: u32) -> Option<Nanos> {
         if waiting <= self.ring / 4 {
             (self.since, self.is_storm) = (None, false);
-            return (self.until > now).then_some(Nanos(0));
+            // Another queue may have asked for more since.
+            return (self.until > now && self.until == self.neighbor.until()).then_some(Nanos(0));
         }
-        if waiting <= self.ring / 2 && self.since.is_none() {
+        if waiting <= self.ring / 2 {
             return None;
         }
-        let since = *self.since.get_or_insert(now);
+        // A pause that is over, and was not renewed, is a break.
+        let since = self.since.filter(|_| self.is_storm || now < self.until + PAUSE_MAX).unwrap_or(now);
+        self.since = Some(since);
         if now - since >= self.pauses.most {
             self.storms += u64::from(!self.is_storm);
             self.is_storm = true;
             return None;
         }
-        let pause = Nanos(u64::from(waiting - self.ring / 4) * TIME_OF_FRAME.0).clamp(PAUSE_MIN, PAUSE_MAX);
-        let is_due = waiting > self.ring / 2 && self.until < now + Nanos(pause.0 / 2);
-        is_due.then_some(pause)
+        let longest = Nanos(u64::from(u16::MAX) * self.neighbor.quantum_ps() / 1000);
+        let pause =
+            Nanos(u64::from(waiting - self.ring / 4) * TIME_OF_CHUNK.0).clamp(PAUSE_MIN, PAUSE_MAX).min(longest);
+        (self.neighbor.until() < now + Nanos(pause.0 / 2)).then_some(pause)
     }
 
     /// A frame with that pause left.
     pub(crate) fn on_sent(&mut self, now: Nanos, pause: Nanos) {
         self.until = now + pause;
+        self.neighbor.0.until.store(self.until.0, Ordering::Relaxed);
         self.frames += 1;
     }
 
     /// The frame that asks for a pause.
     pub(crate) fn frame(&self, pause: Nanos) -> [u8; FRAME_BYTES] {
-        let quanta = (pause.0 * 1000 / quantum_ps(self.pauses.link_mbit_per_s)).min(u16::MAX.into()) as u16;
+        let quanta = (pause.0 * 1000 / self.neighbor.quantum_ps()).min(u16::MAX.into()) as u16;
         let mut frame = [0; FRAME_BYTES];
         frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 1]);
         frame[6..12].copy_from_slice(&self.pauses.mac);
@@ -109,11 +149,13 @@ mod tests {
     const RING: u32 = 1024;
     const START: Nanos = Nanos::from_millis(1000);
 
-    fn generator() -> PauseGenerator {
+    fn pauses() -> GeneratedPauses {
         let priorities = [3].into_iter().collect();
-        let most = Nanos::from_millis(200);
-        let pauses = GeneratedPauses { priorities, link_mbit_per_s: 10_000, mac: [2, 0, 0, 0, 0, 1], most };
-        PauseGenerator::new(pauses, RING)
+        GeneratedPauses { priorities, mac: [2, 0, 0, 0, 0, 1], most: Nanos::from_millis(200) }
+    }
+
+    fn generator() -> PauseGenerator {
+        PauseGenerator::new(pauses(), PausedNeighbor::new(10_000), RING)
     }
 
     #[test]
@@ -136,11 +178,32 @@ mod tests {
     fn pauses_have_a_least_and_a_most() {
         let mut generator = generator();
         assert_eq!(generator.wanted(START, 1024), Some(Nanos::from_micros(768)));
-        let most = GeneratedPauses { most: Nanos::from_millis(5), ..generator.pauses };
-        let mut large = PauseGenerator::new(most, 65_536);
+        let neighbor = PausedNeighbor::new(10_000);
+        let mut large = PauseGenerator::new(pauses(), neighbor.clone(), 65_536);
         assert_eq!(large.wanted(START, 65_536), Some(PAUSE_MAX));
-        let mut small = PauseGenerator::new(most, 8);
+        let mut small = PauseGenerator::new(pauses(), neighbor.clone(), 8);
         assert_eq!(small.wanted(START, 8), Some(PAUSE_MIN));
+        // No frame says more than 65,535 quanta.
+        for (mbit_per_s, longest) in [(100_000, 335_539), (800_000, 41_942)] {
+            neighbor.set_link_rate(mbit_per_s);
+            assert_eq!(large.wanted(START, 65_536), Some(Nanos(longest)), "{mbit_per_s}");
+            let quanta = large.frame(Nanos(longest))[24..26].try_into().map(u16::from_be_bytes);
+            assert!(quanta.is_ok_and(|quanta| quanta >= 65_534), "{quanta:?}");
+        }
+    }
+
+    #[test]
+    fn no_queue_ends_the_pause_of_another() {
+        let neighbor = PausedNeighbor::new(10_000);
+        let [mut one, mut other] = [(); 2].map(|()| PauseGenerator::new(pauses(), neighbor.clone(), RING));
+        let pause = one.wanted(START, RING).expect("it is full");
+        one.on_sent(START, pause);
+        assert_eq!(other.wanted(START, 600), None, "it is paused for longer");
+        let later = START + Nanos::from_micros(500);
+        let pause = other.wanted(later, RING).expect("it is full as well");
+        other.on_sent(later, pause);
+        assert_eq!(one.wanted(later, 0), None);
+        assert_eq!(other.wanted(later, 0), Some(Nanos(0)));
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::dcb::PrioritySet;
 
 const BYTES: NonZeroUsize = NonZeroUsize::new(PAUSE_WORDS * size_of::<u64>()).expect("some words");
 
+/// Tries to read words that belong together. Frames of one link seldom come within a microsecond.
+const TRIES: usize = 100;
+
 /// Longer than the longest pause of the slowest link, 335 ms at 100 Mbit/s.
 const PAUSE_MAX: Nanos = Nanos::from_millis(500);
 
@@ -132,23 +135,25 @@ impl PauseMap {
         let mut of = |[frames, ends, duration]: CounterNames, priority: usize| {
             let word = |word: PriorityPauseWord| self.load(word.of(priority));
             // The last pause counts as far as it has passed. Its words are read again if they
-            // change meanwhile.
-            let (last, until) = loop {
-                let seen = self.frames();
-                let (begin, until) = (
-                    Nanos(word(PriorityPauseWord::BeginNanoseconds)),
-                    Nanos(word(PriorityPauseWord::UntilNanoseconds)),
-                );
-                let before = Nanos(word(PriorityPauseWord::DurationNanoseconds));
-                if seen == self.frames() {
+            // change meanwhile, a few times.
+            let mut seen = self.frames();
+            for _ in 0..TRIES {
+                let [begin, until, before] = [
+                    PriorityPauseWord::BeginNanoseconds,
+                    PriorityPauseWord::UntilNanoseconds,
+                    PriorityPauseWord::DurationNanoseconds,
+                ]
+                .map(|of| Nanos(word(of)));
+                let ended = word(PriorityPauseWord::Ends);
+                let is_last = seen == std::mem::replace(&mut seen, self.frames());
+                if is_last {
                     let last = if until == Nanos(0) { Nanos(0) } else { until.min(now) - begin };
-                    break (before + last, until);
+                    count(frames, word(PriorityPauseWord::Frames));
+                    count(ends, ended + u64::from(until != Nanos(0) && until <= now));
+                    count(duration, (before + last).0 / 1000);
+                    return;
                 }
-            };
-            let has_ended = until != Nanos(0) && until <= now;
-            count(frames, word(PriorityPauseWord::Frames));
-            count(ends, word(PriorityPauseWord::Ends) + u64::from(has_ended));
-            count(duration, last.0 / 1000);
+            }
         };
         if self.honored.global {
             of(GLOBAL_COUNTERS, 0);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     NicQueueConfig,
-    pause_frames::{GeneratedPauses, PauseGenerator},
+    pause_frames::{GeneratedPauses, PauseGenerator, PausedNeighbor},
     pauses::PauseMap,
     tx_queues::has_tx_queue,
 };
@@ -109,16 +109,17 @@ impl NicQueue {
         (std::mem::replace(&mut self.read_again, has_changed) || has_changed).then(|| pauses.until(now))
     }
 
-    /// Has [`Self::pause_neighbor`] pause the other end of the link.
-    pub fn generate_pauses(&mut self, pauses: GeneratedPauses) {
-        self.generator = self.can_transmit.then(|| PauseGenerator::new(pauses, self.rx_chunks));
+    /// Has [`Self::pause_neighbor`] pause the other end of the link, if the queue sends.
+    pub fn generate_pauses(&mut self, pauses: GeneratedPauses, neighbor: PausedNeighbor) {
+        self.generator = self.can_transmit.then(|| PauseGenerator::new(pauses, neighbor, self.rx_chunks));
     }
 
-    /// Pauses the other end of the link if many frames wait. Once per poll iteration.
+    /// Pauses the other end of the link if many frames wait; returns true if a frame is to be
+    /// flushed. Once per poll iteration.
     #[inline]
-    pub fn pause_neighbor(&mut self, now: Nanos) {
+    pub fn pause_neighbor(&mut self, now: Nanos) -> bool {
         if let Some(generator) = &mut self.generator {
-            let Some(pause) = generator.wanted(now, self.receive.waiting(self.rx_chunks)) else { return };
+            let Some(pause) = generator.wanted(now, self.receive.waiting()) else { return false };
             let frame = generator.frame(pause);
             let emitted = self.transmit.emit(frame.len(), |bytes| {
                 bytes.put(&frame);
@@ -127,8 +128,10 @@ impl NicQueue {
             // Without room the next poll iteration tries again.
             if emitted.is_ok() {
                 generator.on_sent(now, pause);
+                return true;
             }
         }
+        false
     }
 
     /// Readable when frames are there.

@@ -154,9 +154,9 @@ impl Receive {
         self.rx.nb_avail(1) > 0
     }
 
-    /// Chunks that wait in the RX ring, those at least, and at most `most`.
-    pub(super) fn waiting(&mut self, most: u32) -> u32 {
-        self.rx.nb_avail(most)
+    /// Chunks that wait in the RX ring.
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.rx.nb_avail_exact()
     }
 
     /// The kernel's own counters of this socket.

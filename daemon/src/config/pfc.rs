@@ -77,19 +77,19 @@ impl PfcConfig {
         }
     }
 
-    /// Pauses that an interface of this speed and address asks its neighbor for, if it does.
-    pub fn generated(&self, interface_mbit: u32, mac: [u8; 6]) -> Option<GeneratedPauses> {
+    /// Pauses that an interface of this address asks its neighbor for, if it does.
+    pub fn generated(&self, mac: [u8; 6]) -> Option<GeneratedPauses> {
         let pauses = GeneratedPauses {
             priorities: self.generate,
-            link_mbit_per_s: self.link_mbit_per_s(interface_mbit),
             mac,
             most: Nanos::from_millis(self.watchdog_detection_ms.into()),
         };
         (!self.generate.is_empty()).then_some(pauses)
     }
 
-    fn link_mbit_per_s(&self, interface_mbit: u32) -> u32 {
-        let known = Some(interface_mbit).filter(|speed| *speed > 0);
+    /// Rate by which pauses have their time, on an interface of this speed.
+    pub fn link_mbit_per_s(&self, interface_mbit: u32) -> u32 {
+        let known = Some(interface_mbit).filter(|speed| *speed > 0).map(|speed| speed.clamp(100, 800_000));
         self.link_rate_mbit.or(known).unwrap_or(LINK_RATE_MBIT)
     }
 
@@ -164,10 +164,10 @@ mod tests {
         assert_eq!(config.to_string(), "global");
         assert!(config.honored(0).global && config.honored(0).link_mbit_per_s == 10_000);
         assert_eq!(config.honored(1000).link_mbit_per_s, 1000);
-        assert_eq!(config.generated(1000, [1; 6]), None);
+        assert_eq!(config.generated([1; 6]), None);
         let generated = parsed("generate = [3]\nwatchdog_detection_ms = 50", "").expect("it holds up no class");
-        let generated = generated.generated(1000, [1; 6]).expect("priority 3");
-        assert_eq!((generated.priorities.bits(), generated.link_mbit_per_s), (8, 1000));
+        let generated = generated.generated([1; 6]).expect("priority 3");
+        assert_eq!(generated.priorities.bits(), 8);
         assert_eq!((generated.mac, generated.most), ([1; 6], Nanos::from_millis(50)));
         assert_eq!(
             config.watchdog(10_000),

@@ -7,7 +7,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use roced_transport::wire::largest_path_mtu;
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, PauseMap, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues};
+use roced_xdp::{
+    NicQueue, PauseMap, PausedNeighbor, ThreadedNapi, XdpError, XdpMode, XdpProgram, has_tx_queue, rx_queues,
+};
 use tracing::{info, warn};
 
 use super::queue_watch::{LinkQueues, QueueWatch};
@@ -32,6 +34,7 @@ pub(super) struct NicAttachment {
     pub(super) queues: Vec<ServedQueue>,
     /// Pauses by the other end of the link, if they are honored.
     pub(super) pauses: Option<Arc<PauseMap>>,
+    pub(super) neighbor: PausedNeighbor,
     /// The longest IP packet that all queues take, bytes.
     pub(super) packet_bytes_max: u32,
     /// Watches for frames on other queues.
@@ -243,7 +246,8 @@ pub(super) fn attach(
     opened.sort_by_key(|(_, queue)| !queue.can_transmit());
     let (owners, mut queues): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let owners = &owners;
-    let pauses = set_pauses(device, link, &mut program, &mut queues)?;
+    let neighbor = PausedNeighbor::new(device.pfc.link_mbit_per_s(link.speed_mbit_per_s));
+    let pauses = set_pauses(device, link, &neighbor, &mut program, &mut queues)?;
     let napi = match device.napi {
         config::NapiChoice::Driver => None,
         config::NapiChoice::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
@@ -273,24 +277,25 @@ pub(super) fn attach(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, pauses, queue_watch, dcb }, queues))
+    Ok((
+        NicAttachment { _napi: napi, program, queues: served, packet_bytes_max, pauses, neighbor, queue_watch, dcb },
+        queues,
+    ))
 }
 
 /// Has pauses of the link honored and asked for by its queues, as the config says.
 fn set_pauses(
     device: &config::DeviceConfig,
     link: &LinkProperties,
+    neighbor: &PausedNeighbor,
     program: &mut XdpProgram,
     queues: &mut [NicQueue],
 ) -> Result<Option<Arc<PauseMap>>, XdpError> {
-    if let Some(generated) = device.pfc.generated(link.speed_mbit_per_s, link.mac) {
-        queues.iter_mut().for_each(|queue| queue.generate_pauses(generated));
+    if let Some(generated) = device.pfc.generated(link.mac) {
+        queues.iter_mut().for_each(|queue| queue.generate_pauses(generated, neighbor.clone()));
     }
     let honored = device.pfc.honored(link.speed_mbit_per_s);
-    if honored.is_empty() {
-        return Ok(None);
-    }
-    let pauses = Arc::new(program.honor_pauses(honored)?);
+    let pauses = if honored.is_empty() { return Ok(None) } else { Arc::new(program.honor_pauses(honored)?) };
     queues.iter_mut().for_each(|queue| queue.set_pauses(Arc::clone(&pauses)));
     Ok(Some(pauses))
 }

@@ -129,8 +129,10 @@ impl Daemon {
             (self.net.device(id).link_mtu_bytes, self.net.device(id).speed_mbit_per_s);
         let device = self.device_mut(id);
         let AttachState::Attached(attached) = &mut device.state else { return };
+        let rate = device.config.pfc.link_mbit_per_s(speed_mbit_per_s);
+        attached.attachment.neighbor.set_link_rate(rate);
         if let Some(pauses) = &attached.attachment.pauses {
-            pauses.set_link_rate(device.config.pfc.honored(speed_mbit_per_s).link_mbit_per_s);
+            pauses.set_link_rate(rate);
         }
         attached.watched_closely_until = Instant::now() + CLOSE_WATCH_TIME;
         // A later change may make it larger, so the device stays attached.

@@ -11,8 +11,7 @@ use crate::{
     log_limiter::LogLimiter,
 };
 
-/// Tells storms, a few lines a second of each device: the neighbor of a link can cause one in each
-/// 20 ms, for each class and worker.
+/// Tells storms, a few lines a second of each device: a neighbor can cause one in each 20 ms.
 #[derive(Debug, Default)]
 pub(super) struct PauseStormLog(BTreeMap<DeviceId, LogLimiter>);
 
@@ -20,17 +19,17 @@ impl PauseStormLog {
     pub(super) fn tell(&mut self, id: DeviceId, device: &DeviceConfig, storm: PauseStorm) {
         let Some(held_back) = self.0.entry(id).or_default().admit(Instant::now()) else { return };
         let (name, interface, class) = (&device.name, &device.interface, storm.class);
-        let detection_ms = device.pfc.watchdog_detection_ms;
         if !storm.begins {
-            info!(device = name, interface, class, held_back, "the storm of pauses is over: they are honored again");
-            return;
+            return info!(
+                device = name,
+                interface, class, held_back, "the storm of pauses is over: they are honored again"
+            );
         }
         let effect = if device.pfc.watchdog == WatchdogChoice::Report { "wait" } else { "leave in spite of it" };
         warn!(
             device = name,
             interface,
             class,
-            detection_ms,
             held_back,
             "the other end of the link pauses without an end; frames of the class {effect}: look for a receiver that \
              stands still, or a loop of pauses (docs/fabric.md)"

@@ -38,8 +38,11 @@ pub trait Nic: Wire {
         None
     }
 
-    /// Pauses the other end of the link if many frames wait to be received.
-    fn pause_neighbor(&mut self, _now: Nanos) {}
+    /// Pauses the other end of the link if many frames wait to be received; returns true if a frame
+    /// is to be flushed.
+    fn pause_neighbor(&mut self, _now: Nanos) -> bool {
+        false
+    }
 
     /// Readable when frames are there.
     fn socket(&self) -> BorrowedFd<'_>;
@@ -73,8 +76,8 @@ impl Nic for NicQueue {
         Self::take_pauses(self, now)
     }
 
-    fn pause_neighbor(&mut self, now: Nanos) {
-        Self::pause_neighbor(self, now);
+    fn pause_neighbor(&mut self, now: Nanos) -> bool {
+        Self::pause_neighbor(self, now)
     }
 
     fn socket(&self) -> BorrowedFd<'_> {

@@ -165,6 +165,8 @@ pub struct Worker<N> {
     pub(super) sleeper: WorkerSleeper<Arc<Mapping>>,
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
+    /// A frame that pauses the other end of a link does not wait for others.
+    must_flush: bool,
     pub(super) outgoing: MadOutlet,
     pub(super) mads: MadSender,
     inbox: Option<Inbox>,
@@ -214,6 +216,7 @@ impl<N: Nic> Worker<N> {
             sleeper,
             counters: WorkerCounters::default(),
             stopping: false,
+            must_flush: false,
             mads: parts.mads,
             outgoing,
             inbox: Some(parts.inbox),
@@ -289,8 +292,12 @@ impl<N: Nic> Worker<N> {
         self.handoff.wake_receivers();
         let publications = self.worker_memory.publish();
         self.counters.publications += publications as u64;
-        let may_wait =
-            !waited && commands == 0 && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
+        let may_wait = !std::mem::take(&mut self.must_flush)
+            && !waited
+            && commands == 0
+            && publications > 0
+            && sent.is_only_acks()
+            && self.idle.offers_the_core();
         if may_wait && self.delayed_kick.wait(now) {
             self.counters.acks_waited += 1;
         } else {
@@ -416,8 +423,7 @@ impl<N: Nic> Worker<N> {
         let mut frames = 0;
         for WorkerEndpoint { place, endpoint, queues, .. } in &mut self.worker_endpoints {
             for queue in queues {
-                // Before frames are taken: it goes by their number.
-                queue.pause_neighbor(now);
+                self.must_flush |= queue.pause_neighbor(now);
                 let taken = queue.rx_burst(FRAMES_IN, |frame| {
                     match route(frame, place, &self.endpoints) {
                         FrameRoute::Forward(owner) => {
@@ -509,7 +515,7 @@ impl<N: Nic> Worker<N> {
     fn take_pauses(&mut self, now: Nanos) {
         for WorkerEndpoint { endpoint, queues, .. } in &mut self.worker_endpoints {
             for until in queues.iter_mut().filter_map(|queue| queue.take_pauses(now)) {
-                endpoint.set_pauses(now, &until);
+                endpoint.set_pauses(&until);
             }
         }
     }

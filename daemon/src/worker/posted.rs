@@ -56,7 +56,7 @@ impl<N: Nic> Worker<N> {
         }
         let now = monotonic_now();
         let mut cursor = self.qp_table.end_cursor(slot);
-        let (mut sent, mut visits) = (0, 0);
+        let (mut sent, mut visits, mut stuck) = (0, 0, None);
         let is_left = loop {
             if sent >= FRAMES_OUT || visits >= VISITS {
                 break true;
@@ -83,10 +83,16 @@ impl<N: Nic> Worker<N> {
             if !is_left && self.sends_of(at, qpn) == Some(0) {
                 self.qp_table.pass_over(slot, doorbell);
             }
-            if is_left && frames == 0 {
-                // There is no room for frames: the next batch begins here.
+            if frames > 0 {
+                stuck = None;
+            } else if is_left && stuck == Some(doorbell) {
+                // No queue pair has room for frames: the next batch begins here.
                 cursor.doorbell = doorbell;
                 break true;
+            } else if is_left {
+                // That may be its class alone, which is paused.
+                stuck = stuck.or(Some(doorbell));
+                cursor.is_left = true;
             }
         };
         self.qp_table.set_end_cursor(slot, cursor);

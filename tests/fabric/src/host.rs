@@ -203,7 +203,7 @@ impl SimulatedHost {
     pub(crate) fn turn(&mut self, now: Nanos, frames: &mut Frames) -> TurnEnd {
         self.is_woken = false;
         if std::mem::take(&mut self.has_pause) {
-            self.endpoint.set_pauses(now, &self.paused_until);
+            self.endpoint.set_pauses(&self.paused_until);
         }
         let mut handled = 0;
         while handled < BATCH

@@ -61,15 +61,15 @@ impl Endpoint {
     }
 
     /// The other end of the link pauses priorities (PFC), by their number, until these times; those
-    /// that have passed are no pauses. From `now` on frames of a class leave only while none of its
+    /// that have passed are no pauses. Frames of a class leave only while none of its
     /// priorities is paused; without classes this has no effect. The watchdog
     /// ([`TrafficClasses::watchdog`]) ends pauses without an end
-    /// ([`Endpoint::poll_pause_storm`]). To be called before other calls with that time, so that
-    /// they know of the last pause.
+    /// ([`Endpoint::poll_pause_storm`]). To be called before others, so that these know of the
+    /// last pause.
     ///
     /// CNPs, answers of removed queue pairs and management datagrams are not held up.
-    pub fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
-        self.schedule.senders.set_pauses(now, until);
+    pub fn set_pauses(&mut self, until: &[Nanos; CLASSES]) {
+        self.schedule.senders.set_pauses(until);
     }
 }
 

@@ -11,6 +11,11 @@ impl Qp {
         self.base.config.service != ServiceType::Ud
     }
 
+    /// Sends wait.
+    pub(crate) const fn has_sends(&self) -> bool {
+        !self.send_queue.is_empty()
+    }
+
     /// Path of the oldest send of a queue pair of datagrams; none without one, or if its address
     /// handle is none.
     pub(crate) fn path_of_datagram<'a>(&self, ahs: &'a AhTable) -> Option<&'a PathState> {

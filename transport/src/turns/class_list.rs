@@ -66,8 +66,8 @@ impl ClassList {
     }
 
     /// It is paused until `until`, or not if that has passed.
-    pub(crate) fn set_pause(&mut self, now: Nanos, until: Nanos) {
-        self.pause.set(now, until);
+    pub(crate) const fn set_pause(&mut self, until: Nanos) {
+        self.pause.set(until);
         self.closed_until = None;
     }
 

@@ -134,10 +134,10 @@ impl ClassLists {
 
     /// Priorities are paused until these times, or not where that has passed: a class until the
     /// last one of its priorities. Frames to no NIC have none.
-    pub(crate) fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
+    pub(crate) fn set_pauses(&mut self, until: &[Nanos; CLASSES]) {
         for (class, number) in self.classes.iter_mut().zip(&self.numbers) {
             let of_class = self.class_of_priority.iter().zip(until).filter(|(class, _)| *class == number);
-            class.set_pause(now, of_class.map(|(_, until)| *until).max().unwrap_or_default());
+            class.set_pause(of_class.map(|(_, until)| *until).max().unwrap_or_default());
         }
     }
 

@@ -117,9 +117,9 @@ impl Senders {
     }
 
     /// Priorities are paused until these times, or not where that has passed.
-    pub(crate) fn set_pauses(&mut self, now: Nanos, until: &[Nanos; CLASSES]) {
+    pub(crate) fn set_pauses(&mut self, until: &[Nanos; CLASSES]) {
         if let Some(classes) = &mut self.classes {
-            classes.set_pauses(now, until);
+            classes.set_pauses(until);
         }
     }
 
@@ -358,14 +358,14 @@ mod tests {
         }
         let (now, later) = (Nanos::from_millis(5), Nanos::from_millis(6));
         let until = |paused: &[usize]| core::array::from_fn(|at| if paused.contains(&at) { later } else { now });
-        senders.set_pauses(now, &until(&[0, 3, 7]));
+        senders.set_pauses(&until(&[0, 3, 7]));
         let mut order: Vec<u32> = core::iter::from_fn(|| senders.pop(now)).collect();
         order.sort_unstable();
         assert_eq!(order, [2, 4], "frames to no NIC have no class");
         assert!(senders.is_empty());
         assert!(senders.deadline() > now && senders.deadline() <= later);
         // The end of a pause, before its time.
-        senders.set_pauses(now, &until(&[3]));
+        senders.set_pauses(&until(&[3]));
         assert!(!senders.is_empty());
         let mut order: Vec<u32> = core::iter::from_fn(|| senders.pop(now)).collect();
         order.sort_unstable();
@@ -471,7 +471,7 @@ mod tests {
                     // Of all priorities up to this one.
                     3 => {
                         let until = core::array::from_fn(|at| if at <= priority { now + Nanos(90 * time) } else { Nanos(0) });
-                        senders.set_pauses(now, &until);
+                        senders.set_pauses(&until);
                     }
                     _ => {
                         senders.push_back(slot);
@@ -504,7 +504,7 @@ mod tests {
                 waiting.extend(held);
                 prop_assert_eq!(waiting.is_empty(), senders.is_empty() && senders.deadline() == Nanos::NEVER);
             }
-            senders.set_pauses(now, &[Nanos(0); CLASSES]);
+            senders.set_pauses(&[Nanos(0); CLASSES]);
             for _ in 0..2 * SLOTS {
                 now = if senders.is_empty() { now.max(senders.deadline().min(now + Nanos::from_millis(20))) } else { now };
                 senders.on_time(now);

@@ -328,7 +328,7 @@ fn a_datagram_waits_for_the_pauses_of_its_own_class() {
     let datagram = |ah| SendWork { to: DatagramTo { ah, qpn, qkey: OUR_QKEY }, ..work(1, SendOp::Send, &[], 0) };
     let mut until = [now; CLASSES];
     until[0] = now + Nanos::from_millis(5);
-    host.endpoint.set_pauses(now, &until);
+    host.endpoint.set_pauses(&until);
     for (ah, left) in [(3, 1), (3, 2), (AH, 2), (3, 2)] {
         host.post(&datagram(ah));
         host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);

@@ -30,9 +30,7 @@ fn warm_with(classes: fn() -> TrafficClasses) -> Pair {
 /// Host `at` is paused for that time.
 fn pause(pair: &mut Pair, at: usize, time: Nanos) {
     let until = pair.now + time;
-    pair.hosts[at]
-        .endpoint
-        .set_pauses(pair.now, &[until, Nanos(0), Nanos(0), Nanos(0), Nanos(0), Nanos(0), Nanos(0), until]);
+    pair.hosts[at].endpoint.set_pauses(&[until, Nanos(0), Nanos(0), Nanos(0), Nanos(0), Nanos(0), Nanos(0), until]);
 }
 
 #[test]
@@ -67,7 +65,7 @@ fn other_priorities_are_not_paused() {
     let mut pair = warm_with(without_watchdog);
     let mut until = [pair.now + Nanos::from_millis(300); CLASSES];
     until[0] = Nanos(0);
-    pair.hosts[0].endpoint.set_pauses(pair.now, &until);
+    pair.hosts[0].endpoint.set_pauses(&until);
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 10_000));
     pair.run(Nanos::from_micros(500), no_fault);
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);

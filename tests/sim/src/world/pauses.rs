@@ -43,6 +43,6 @@ impl World {
         let pause = |random: &mut Random| if is_over || random.one_in(2) { 0 } else { random.pick(&PAUSES) };
         let until: [Nanos; classes::CLASSES] = std::array::from_fn(|_| Nanos(now + pause(random)));
         self.pauses.next[at] = if is_over { u64::MAX } else { now + random.pick(&GAPS) };
-        self.endpoints[at].set_pauses(Nanos(now), &until);
+        self.endpoints[at].set_pauses(&until);
     }
 }
