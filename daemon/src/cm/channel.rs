@@ -272,7 +272,10 @@ fn keys_of(owner: IdKey, event: &CmChannelEvent) -> impl Iterator<Item = IdKey> 
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Duration};
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
 
     use nix::{
         sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
@@ -404,13 +407,17 @@ mod tests {
         }
         assert_eq!(channel.untaken(key(1)) as u64, pushed);
         assert!((13..=IN_SOCKET_MAX as u64 + 1).contains(&pushed), "{pushed} events of a socket, and one that waits");
-        let mut taken = 0;
-        while let Some(sequence) = take(&theirs) {
-            taken += 1;
-            assert_eq!(sequence, taken, "in order");
+        let (mut taken, begin) = (0, Instant::now());
+        while taken < pushed {
+            // On a busy machine the one that waits is written a moment after it has room.
+            if let Some(sequence) = take(&theirs) {
+                taken += 1;
+                assert_eq!(sequence, taken, "in order");
+            }
             written(&mut channel);
+            assert!(begin.elapsed() < Duration::from_secs(10), "{taken} of {pushed} events");
         }
-        assert_eq!(taken, pushed);
+        assert_eq!(take(&theirs), None);
         assert_eq!(channel.untaken(key(1)), 0);
     }
 
@@ -534,7 +541,7 @@ mod tests {
         assert_eq!(written(&mut channel), WriteState::Written);
         drop(channel);
         let until = |what: &str, holds: &dyn Fn() -> bool| {
-            let begin = std::time::Instant::now();
+            let begin = Instant::now();
             while !holds() {
                 assert!(begin.elapsed() < Duration::from_secs(20), "never: {what}");
                 thread::yield_now();
