@@ -243,7 +243,7 @@ fn status_shows_differences_of_a_nic_with_the_command_that_mends_them() {
     let mut report = status();
     let differs = shown(&report);
     let row = "  roce0   PFC is off for priority 3  dcb pfc set dev eth1 prio-pfc 3:on\n";
-    assert!(differs.contains("window              off      differs") && differs.contains(row), "{differs}");
+    assert!(differs.contains("window              off      off     differs") && differs.contains(row), "{differs}");
     report.devices[0].dcb.problem = "nothing was written".into();
     let unwritten = shown(&report);
     assert!(unwritten.contains("\nroce0: DCB: nothing was written\n"), "{unwritten}");
