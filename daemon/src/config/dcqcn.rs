@@ -12,6 +12,12 @@ use super::{choices::DcqcnPreset, reader::ConfigSection};
 /// Rate of a link that does not say its own, Mbit/s.
 const LINE_RATE_MBIT: u32 = 10_000;
 
+/// Rate of a link in Mbit/s: the configured one, that of the interface, 0 if it does not say, or one
+/// for these.
+pub(super) fn link_rate_mbit(configured: Option<u32>, interface_mbit: u32) -> u32 {
+    configured.or(Some(interface_mbit).filter(|speed| *speed > 0)).unwrap_or(LINE_RATE_MBIT)
+}
+
 /// `device.dcqcn`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DcqcnConfig {
@@ -32,8 +38,7 @@ impl Default for DcqcnConfig {
 impl DcqcnConfig {
     /// Parameters for an interface of this speed in Mbit/s, 0 if it does not say.
     pub fn parameters(&self, interface_mbit: u32) -> DcqcnParameters {
-        let known = Some(interface_mbit).filter(|speed| *speed > 0);
-        let line_rate = u64::from(self.line_rate_mbit.or(known).unwrap_or(LINE_RATE_MBIT)) * MEGABIT_BYTES;
+        let line_rate = u64::from(link_rate_mbit(self.line_rate_mbit, interface_mbit)) * MEGABIT_BYTES;
         let mut parameters = match self.preset {
             DcqcnPreset::Paper => DcqcnParameters::paper(line_rate),
             DcqcnPreset::Mlx => DcqcnParameters::mlx(line_rate),

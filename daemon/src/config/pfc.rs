@@ -11,12 +11,10 @@ use roced_xdp::{GeneratedPauses, HonoredPauses, dcb::PrioritySet};
 
 use super::{
     choices::{GlobalPauseChoice, WatchdogChoice},
+    dcqcn::link_rate_mbit,
     read::priorities,
     reader::ConfigSection,
 };
-
-/// Rate of a link that does not say its own, Mbit/s.
-const LINK_RATE_MBIT: u32 = 10_000;
 
 /// Time of the longest pause that a frame can say, in bits of the link.
 const LONGEST_PAUSE_BITS: u64 = 65_535 * 512;
@@ -89,8 +87,7 @@ impl PfcConfig {
 
     /// Rate by which pauses have their time, on an interface of this speed.
     pub fn link_mbit_per_s(&self, interface_mbit: u32) -> u32 {
-        let known = Some(interface_mbit).filter(|speed| *speed > 0).map(|speed| speed.clamp(100, 800_000));
-        self.link_rate_mbit.or(known).unwrap_or(LINK_RATE_MBIT)
+        link_rate_mbit(self.link_rate_mbit, interface_mbit).clamp(100, 800_000)
     }
 
     /// Rules for pauses without an end, on an interface of this speed: one frame alone is no storm.
