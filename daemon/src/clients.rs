@@ -93,6 +93,9 @@ const LISTENER: u64 = 0;
 /// this bit.
 const CM_CHANNEL: u64 = 1 << 32;
 
+/// The other end of a socket is closed, or does not write any longer.
+const CLOSED: EpollFlags = EpollFlags::EPOLLHUP.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLERR);
+
 /// In the epoll set: threads of users have sent or received messages.
 const REPORTS: u64 = u64::MAX - 1;
 
@@ -254,7 +257,9 @@ impl Clients {
         // Afterward: a place of a session that has ended is not free before its objects are
         // destroyed.
         if events.iter().any(|event| event.data() == LISTENER) {
-            self.accept();
+            let mut closed = events.iter().filter(|event| event.events().intersects(CLOSED));
+            let has_closed = closed.any(|event| self.sessions.contains_key(&(event.data() as u32)));
+            self.accept(has_closed);
         }
     }
 
@@ -441,7 +446,7 @@ impl Clients {
         let waits = self.sessions.get(&number).is_some_and(|session| session.waiting.is_some());
         if !waits {
             self.serve(number, until, environment);
-        } else if events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR) {
+        } else if events.intersects(CLOSED) {
             // Its work has the bound of the dead from now on.
             self.end(number, &SessionEnd::Closed);
         }

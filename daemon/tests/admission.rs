@@ -8,11 +8,12 @@ use roced::config::{AccountLimits, LimitsConfig};
 use roced_abi::{
     VERSION,
     control::{
-        AllocMemory, AllocPd, DeviceName, Hello, HelloRequest, MemoryRequest, Nothing, OpenDevice, Refusal, RegMr,
-        RegMrRequest, limit::AccountResource,
+        AllocMemory, AllocPd, Call as _, DeviceName, Hello, HelloRequest, MemoryRequest, Message, Nothing, OpenDevice,
+        Refusal, RegMr, RegMrRequest, limit::AccountResource,
     },
 };
 use served::{DEVICE, How, Raw, Served, eventually, other_user::as_unprivileged_user};
+use zerocopy::IntoBytes as _;
 
 fn opened(served: &Served) -> Raw {
     let mut raw = Raw::greeted(&served.socket);
@@ -78,9 +79,20 @@ fn many_connections_at_once_are_accepted_in_batches() {
 /// A new connection to a full daemon finds a place when ending sessions have left.
 #[test]
 fn a_connection_waits_while_ending_sessions_occupy_its_place() {
-    let account = AccountLimits { share_percent: 100, ..AccountLimits::default() };
-    let limits = LimitsConfig { clients: 2, account, ..LimitsConfig::default() };
+    connect_while_sessions_end(AccountLimits::default().control_calls_per_second);
+}
+
+/// Nor do calls of their user that are throttled turn it away.
+#[test]
+fn a_connection_waits_while_closed_sessions_are_throttled() {
+    connect_while_sessions_end(200);
+}
+
+fn connect_while_sessions_end(control_calls_per_second: u32) {
+    let account = AccountLimits { share_percent: 100, control_calls_per_second, ..AccountLimits::default() };
+    let limits = LimitsConfig { clients: 3, account, ..LimitsConfig::default() };
     let served = Served::start_as(How { limits, ..How::default() });
+    let busy = opened(&served);
     let leaving = [(); 2].map(|()| {
         let mut raw = opened(&served);
         for _ in 0..100 {
@@ -88,14 +100,22 @@ fn a_connection_waits_while_ending_sessions_occupy_its_place() {
         }
         raw
     });
+    // None of these sessions is throttled when it is closed.
+    std::thread::sleep(Duration::from_millis(400));
     let path = served.socket.clone();
-    let mut next = served.on_control_thread(move |clients, environment| {
+    let (mut next, _busy) = served.on_control_thread(move |clients, environment| {
+        for sequence in 100..200 {
+            busy.put(Message::new(AllocPd::OP, sequence, &Nothing {}).as_bytes(), &[]);
+        }
+        for _ in 0..8 {
+            clients.on_readable(environment);
+        }
         drop(leaving);
         let next = Raw::connect(&path);
         clients.on_readable(environment);
-        assert_eq!(clients.len(), 2, "some of their objects are left");
+        assert_eq!(clients.len(), 3, "some of their objects are left");
         clients.on_readable(environment);
-        next
+        (next, busy)
     });
     hello(&mut next).expect("there is a place");
 }

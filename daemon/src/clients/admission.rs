@@ -45,14 +45,17 @@ const ONE_TOO_MANY_OF_AN_ACCOUNT: usize = 4;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Clients {
-    pub(super) fn accept(&mut self) {
+    /// Accepts some connections. `has_closed`: the programs of some sessions have closed their
+    /// sockets, and these sessions have not ended: there was no time, or calls are throttled.
+    pub(super) fn accept(&mut self, has_closed: bool) {
         let mut clock = CallClock::start();
         let until = clock.now() + ACCEPTING_AT_ONCE;
         let mut is_flood = false;
         // No more: a client that closes as fast as it connects would occupy this thread for ever.
         // While places are being freed, a new connection waits for one in the backlog.
         for _ in 0..CONNECTIONS_A_TURN {
-            if !self.ending.is_empty() && self.len() >= self.registry.limits.clients as usize {
+            let is_freed_soon = has_closed || !self.ending.is_empty();
+            if is_freed_soon && self.len() >= self.registry.limits.clients as usize {
                 break;
             }
             let Some(connection) = self.listener.accept() else { break };
