@@ -258,7 +258,8 @@ impl Clients {
         // destroyed.
         if events.iter().any(|event| event.data() == LISTENER) {
             let mut closed = events.iter().filter(|event| event.events().intersects(CLOSED));
-            let has_closed = closed.any(|event| self.sessions.contains_key(&(event.data() as u32)));
+            let has_closed =
+                closed.any(|event| u32::try_from(event.data()).is_ok_and(|number| self.sessions.contains_key(&number)));
             self.accept(has_closed);
         }
     }
