@@ -15,16 +15,6 @@ use crate::{
 /// From the begin of the senders: slow start, and the first notifications.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Runs up to three attempts until one succeeds: workers that wait for their cores react late.
-pub(crate) fn one_of_three(mut attempt: impl FnMut() -> Result<bool>) -> Result<bool> {
-    for _ in 0..3 {
-        if attempt()? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// How data gets to host a.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {

@@ -2,12 +2,16 @@
 
 use std::{sync::Arc, thread, time::Instant};
 
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sched::{CpuSet, sched_getcpu, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
 use roced_transport::clock::Nanos;
-use roced_xdp::{HonoredPauses, NicQueue};
+use roced_xdp::{GeneratedPauses, HonoredPauses, NicQueue, PausedNeighbor};
 
 use crate::{
-    frame::{TIMEOUT, counters, frame, receive, send},
+    frame::{TIMEOUT, counters, emit, frame, receive, send},
     needs_root,
     veth::{MODES, Pair},
 };
@@ -99,4 +103,50 @@ fn pauses_outlive_their_program_in_queues() {
     let until = next_pauses(&mut a.queues[0]);
     assert!(until.iter().all(|priority| *priority == until[0] && *priority > Nanos(0)));
     assert_eq!((count("rx_global_pause"), count("rx_global_pause_duration") > 0), (1, true));
+}
+
+/// Frames that a receiver lost and took that takes 4 in each turn, of a sender with 16 and of this
+/// many in all; the receiver pauses it for `most` without a break.
+fn lost_and_taken(most: Option<Nanos>, frames: u64) -> (u64, u64) {
+    // All on one core: no frame overtakes another in the kernel.
+    let mut core = CpuSet::new();
+    core.set(sched_getcpu().expect("a core")).expect("a core of this machine");
+    sched_setaffinity(Pid::from_raw(0), &core).expect("it runs there");
+    let pair = Pair::new(1500, 1, 1);
+    let (mut a, mut b) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));
+    let (receiver, sender) = (&mut a.queues[0], &mut b.queues[0]);
+    let priorities = [3].into_iter().collect();
+    if let Some(most) = most {
+        let pauses = GeneratedPauses { priorities, mac: [2, 0, 0, 0, 0, 1], most };
+        receiver.generate_pauses(pauses, PausedNeighbor::new(10_000));
+    }
+    let honored = HonoredPauses { priorities, global: false, link_mbit_per_s: 10_000 };
+    sender.set_pauses(Arc::new(b.program.honor_pauses(honored).expect("a map of pauses")));
+    let frame = frame(pair.a.address, 100, 7);
+    let (mut paused, mut sent, mut taken, mut idle) = (Nanos(0), 0, 0, 0);
+    while sent < frames || idle < 1000 {
+        if let Some(until) = sender.take_pauses(now()) {
+            paused = until[3];
+        }
+        for _ in 0..16 {
+            sent += u64::from(sent < frames && now() >= paused && emit(sender, &frame));
+        }
+        sender.flush();
+        receiver.pause_neighbor(now());
+        let burst = receiver.rx_burst(4, |_| {});
+        receiver.flush();
+        taken += burst as u64;
+        idle = if burst > 0 { 0 } else { idle + 1 };
+    }
+    let counters = counters(receiver);
+    (counters["nic_rx_ring_full"] + counters["nic_rx_dropped"], taken)
+}
+
+#[test]
+fn a_slow_receiver_that_pauses_its_neighbor_loses_nothing() {
+    needs_root!();
+    let (without, taken) = lost_and_taken(None, 20_000);
+    assert!(without > 5000 && without + taken == 20_000, "{without} lost, {taken} taken");
+    assert_eq!(lost_and_taken(Some(Nanos::from_millis(500)), 20_000), (0, 20_000));
+    assert_eq!(lost_and_taken(Some(Nanos::from_millis(5)), 20_000), (0, 20_000), "with breaks");
 }
