@@ -4,7 +4,7 @@
 
 mod served;
 
-use std::{fmt::Debug, hint::black_box, time::Instant};
+use std::fmt::Debug;
 
 use roced_client::{
     Access, Completion, CompletionQueue, ConnectOptions, CqOptions, Device, ProtectionDomain, QueuePair, RecvRequest,
@@ -78,19 +78,5 @@ fn single_threaded_objects_work_without_locks() {
             ids.sort_unstable();
             assert_eq!((ids, memory.to_vec(1000, 100)), ([7, 8], vec![round; 100]));
         }
-    }
-}
-
-#[test]
-#[ignore = "a measurement: run it on a quiet machine"]
-fn cost_of_a_poll() {
-    let served = Served::start();
-    for promised in [false, true, false, true] {
-        let objects = Objects::new(&served, promised);
-        let begin = Instant::now();
-        for _ in 0..5_000_000 {
-            black_box(objects.cq.poll(&mut [Completion::EMPTY]).expect("the daemon lives"));
-        }
-        println!("promised {promised}: {:.1} ns", begin.elapsed().as_nanos() as f64 / 5e6);
     }
 }
