@@ -133,6 +133,8 @@ struct SocketState {
 #[derive(Debug, Default)]
 struct WaitingMessages {
     waiting: VecDeque<WaitingMessage>,
+    /// The user's thread has one more in hand, which may not be in the socket yet.
+    is_in_hand: bool,
     /// The user's thread sends them, since then.
     since: Option<Instant>,
     /// Why the last one was not sent.
@@ -254,9 +256,11 @@ impl ClientSocket {
         }
     }
 
-    /// Messages that are not in the socket yet, about: one that is sent now counts.
+    /// Messages that are not in the socket yet. One that is sent now counts, also for a moment after
+    /// it is in the socket.
     pub fn waiting(&self) -> usize {
-        self.0.outbox().waiting.len()
+        let outbox = self.0.outbox();
+        outbox.waiting.len() + usize::from(outbox.is_in_hand)
     }
 
     /// Takes a message of up to `most` bytes.
@@ -380,7 +384,9 @@ impl SocketState {
             if self.is_dropped.load(Ordering::Relaxed) {
                 outbox.waiting.clear();
             }
-            let Some(message) = outbox.waiting.pop_front() else {
+            let message = outbox.waiting.pop_front();
+            outbox.is_in_hand = message.is_some();
+            let Some(message) = message else {
                 outbox.since = None;
                 drop(outbox);
                 return self.report();
@@ -391,6 +397,7 @@ impl SocketState {
             if sent != SentMessage::Yes && !is_dropped {
                 let mut outbox = self.outbox();
                 outbox.waiting.push_front(message);
+                outbox.is_in_hand = false;
                 outbox.unsent = Some(sent);
                 outbox.since = None;
                 drop(outbox);
@@ -526,6 +533,31 @@ mod tests {
         eventually("it reports", || reports.take() == [7]);
         for number in 0..WAITING_MAX {
             assert_eq!(received(&theirs), Some(number as u8));
+        }
+    }
+
+    /// A message is among those that wait, or in the socket, or both, while the thread sends it.
+    #[test]
+    fn a_message_that_is_sent_now_is_counted() {
+        const MESSAGES: u32 = 20;
+        let account = ClientAccounts::default().account(AccountId(1));
+        for _ in 0..500 {
+            let walk = long_walk(&account);
+            let (socket, theirs) = pair(&account);
+            for _ in 0..MESSAGES {
+                assert_eq!(socket.send(&[1], Vec::new()), SentMessage::Later);
+            }
+            drop(walk);
+            let mut counts = Vec::new();
+            while socket.sending() != SendingState::Idle {
+                let waiting = socket.waiting() as u32;
+                counts.push((waiting, unread_cost(&socket).expect("the kernel tells")));
+            }
+            let cost = unread_cost(&socket).expect("the kernel tells") / MESSAGES;
+            for (waiting, bytes) in counts {
+                assert!(waiting + bytes / cost >= MESSAGES, "{waiting} wait, {bytes} bytes in the socket, {cost} each");
+            }
+            drop(theirs);
         }
     }
 
