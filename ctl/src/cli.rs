@@ -42,6 +42,9 @@ pub(crate) enum CtlCommand {
     Cm,
     /// Every account (all programs of a user): its objects, limits and refusals.
     Accounts,
+    /// Congestion and pauses: marks, notifications and pauses of each device; windows, rates and
+    /// round trips of connections by peer.
+    Fabric,
     /// Counters that are not 0, in groups.
     Counters {
         /// Also those that are 0.
@@ -92,7 +95,7 @@ impl CtlArgs {
         let args = Self::parse();
         if args.json && matches!(args.command, CtlCommand::Metrics { .. }) {
             let message = "metrics have one form, the text that Prometheus reads: --json is for status, qps, cm, \
-                           accounts, counters and device";
+                           accounts, fabric, counters and device";
             Self::command().error(ErrorKind::ArgumentConflict, message).exit()
         }
         args

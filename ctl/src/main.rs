@@ -1,7 +1,7 @@
 //! `rocectl`: reports of a running roced for operators.
 //!
-//! It sends one question (`roced_report`) to the daemon's admin socket, waits at most a few
-//! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. Only
+//! It sends a question (`roced_report`) to the daemon's admin socket, waits at most a few seconds
+//! for the answer, and prints it as tables or, with `--json`, as the daemon's report. Only
 //! `rocectl device` changes anything.
 
 mod accounts;
@@ -11,6 +11,7 @@ mod counters;
 mod daemon;
 mod device;
 mod exporter;
+mod fabric;
 mod metrics;
 mod qps;
 mod status;
@@ -26,6 +27,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     cli::{CtlArgs, CtlCommand},
     daemon::DaemonSocket,
+    fabric::FabricView,
     metrics::MetricReports,
 };
 
@@ -52,6 +54,14 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
             answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
                 counters::render(report, *all, group.as_deref())
             })
+        }
+        CtlCommand::Fabric => {
+            let view = FabricView::new(
+                &daemon.ask(Question::Status)?,
+                &daemon.ask(Question::Counters)?,
+                &daemon.ask(Question::Qps)?,
+            );
+            shown(&view, cli.json, FabricView::render)
         }
         CtlCommand::Device(command) => device::change(&daemon, command, cli.json),
         CtlCommand::Metrics { listen: Some(address), node_prefix, .. } => {
@@ -86,6 +96,10 @@ fn answer<R: Serialize + DeserializeOwned>(
     json: bool,
     render: impl FnOnce(&R) -> String,
 ) -> anyhow::Result<String> {
-    let report = daemon.ask::<R>(question)?;
-    Ok(if json { serde_json::to_string_pretty(&report)? + "\n" } else { render(&report) })
+    shown(&daemon.ask::<R>(question)?, json, render)
+}
+
+/// A report as tables, or as JSON.
+fn shown<R: Serialize>(report: &R, json: bool, render: impl FnOnce(&R) -> String) -> anyhow::Result<String> {
+    Ok(if json { serde_json::to_string_pretty(report)? + "\n" } else { render(report) })
 }

@@ -38,6 +38,9 @@ pub(crate) fn two_senders_share_a_port_that_marks(settings: &Settings) -> Result
     }
     println!("    {marked} packets marked, {sent} notifications, {handled} handled, {ignored} ignored");
     ensure!(handled > 10 && handled + ignored == sent && ignored <= 2, "{handled} and {ignored} of {sent}");
+    let view = lab.ctl(Host::A, "fabric")?;
+    let shown = &view["devices"][0]["counters"]["np_cnp_sent"];
+    ensure!(*shown == sent, "{sent} in rocectl counters, and in rocectl fabric {view}");
     Ok(())
 }
 

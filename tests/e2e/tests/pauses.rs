@@ -115,7 +115,12 @@ pub(crate) fn a_storm_of_pauses_ends_in_the_watchdog(_: &Settings) -> Result<()>
     second.end(SOON)?.success()?;
     senders.end()?;
     let timeouts = count("local_ack_timeout_err")?;
-    println!("    {} pauses, {timeouts} ACK timeouts", count("rx_prio3_pause")?);
+    let pauses = count("rx_prio3_pause")?;
+    println!("    {pauses} pauses, {timeouts} ACK timeouts");
+    let view = lab.ctl(Host::B, "fabric")?;
+    let shown = &view["devices"][0]["pauses_received"][0];
+    let is_shown = shown["priority"] == 3 && shown["frames"] == pauses && shown["duration_us"].as_u64() > Some(1000);
+    ensure!(is_shown, "{pauses} pauses of priority 3, and in rocectl fabric {view}");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `rocectl` as an operator runs it, against an admin socket with answers of the test.
 
+mod fabric;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,

@@ -1,0 +1,299 @@
+//! `rocectl fabric`: congestion and pauses by device, priority and peer, from three reports.
+
+use std::collections::BTreeMap;
+
+use roced_report::{CountersReport, DeviceReport, QpReport, QpsReport, StatusReport};
+use serde::Serialize;
+
+use crate::{
+    table::{
+        Column::{Number, Text},
+        TableSection,
+    },
+    units,
+};
+
+/// What queue pairs and links tell of the fabric.
+#[derive(Debug, Serialize)]
+pub(crate) struct FabricView {
+    devices: Vec<FabricDevice>,
+}
+
+/// A device, since it was attached.
+#[derive(Debug, Serialize)]
+struct FabricDevice {
+    device: String,
+    ecn: String,
+    congestion_control: String,
+    classes: String,
+    pauses: String,
+    /// Counters of marks and notifications, of pauses and of repeated packets; sums over queues.
+    counters: BTreeMap<&'static str, u64>,
+    pauses_received: Vec<ReceivedPauses>,
+    /// By address.
+    peers: Vec<FabricPeer>,
+}
+
+/// Pauses by the other end of a link.
+#[derive(Debug, Serialize)]
+struct ReceivedPauses {
+    /// None for PAUSE frames, which concern all.
+    priority: Option<u8>,
+    frames: u64,
+    /// Ended ones.
+    pauses: u64,
+    duration_us: u64,
+}
+
+/// All connections of a device to one address.
+#[derive(Debug, Serialize)]
+struct FabricPeer {
+    peer: String,
+    qps: usize,
+    in_flight_packets: u64,
+    request_window_packets: Option<Range<f64>>,
+    response_window_packets: Option<Range<f64>>,
+    /// Connections that CNPs limit at present, and their rates.
+    limited_qps: usize,
+    rate_mbit_per_s: Option<Range<f64>>,
+    round_trip_ns: Option<Range<u64>>,
+    retransmitted_packets: u64,
+    timeouts: u64,
+}
+
+/// The least and the most of some values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Range<T> {
+    min: T,
+    max: T,
+}
+
+impl<T: Copy + PartialOrd> Range<T> {
+    fn of(values: impl Iterator<Item = T>) -> Option<Self> {
+        values.fold(None, |range: Option<Self>, value| {
+            let Range { min, max } = range.unwrap_or(Self { min: value, max: value });
+            Some(Self { min: if value < min { value } else { min }, max: if value > max { value } else { max } })
+        })
+    }
+
+    /// One value where both are shown alike.
+    fn show(range: Option<Self>, show: impl Fn(T) -> String) -> String {
+        let Some(Self { min, max }) = range else { return String::new() };
+        let (min, max) = (show(min), show(max));
+        if min == max { min } else { format!("{min} to {max}") }
+    }
+}
+
+/// Counters of a device's own group.
+const OF_DEVICE: [&str; 9] = [
+    "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "cnp_sent_suppressed",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
+    "pfcwd_storms",
+    "pfcwd_restored",
+    "retransmitted_packets",
+    "local_ack_timeout_err",
+];
+
+/// Counters of its queues.
+const OF_QUEUES: [&str; 3] = ["nic_tx_pauses", "nic_tx_pause_storms", "nic_tx_ahead_full"];
+
+impl FabricView {
+    pub(crate) fn new(status: &StatusReport, counters: &CountersReport, qps: &QpsReport) -> Self {
+        let device = |device: &DeviceReport| {
+            let name = format!("device/{}", device.name);
+            let own = counters.counters.get(&name);
+            let value = |name: &str| own.and_then(|own| own.get(name)).copied().unwrap_or(0);
+            let prefix = name + "/queue/";
+            let queues = counters.counters.iter().filter(|(name, _)| name.starts_with(&prefix));
+            let sum = |name| queues.clone().filter_map(|(_, queue)| queue.get(name)).sum();
+            FabricDevice {
+                device: device.name.clone(),
+                ecn: device.ecn.clone(),
+                congestion_control: device.congestion_control.clone(),
+                classes: device.classes.clone(),
+                pauses: device.pauses.clone(),
+                counters: OF_DEVICE
+                    .map(|name| (name, value(name)))
+                    .into_iter()
+                    .chain(OF_QUEUES.map(|name| (name, sum(name))))
+                    .collect(),
+                pauses_received: received_pauses(&device.pauses, value),
+                peers: peers(&device.name, &qps.qps),
+            }
+        };
+        Self { devices: status.devices.iter().map(device).collect() }
+    }
+
+    /// Tables for devices, for pauses if any device honors or sends some, and for peers.
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        self.device_table().append(&mut text, "none");
+        let has_pauses = |device: &FabricDevice| {
+            device.pauses != "off" || device.counter("nic_tx_pauses") > 0 || !device.pauses_received.is_empty()
+        };
+        if self.devices.iter().any(has_pauses) {
+            self.pfc_table().append(&mut text, "none");
+            self.pause_table().append(&mut text, "none");
+        }
+        self.peer_table().append(&mut text, "no connection leaves this host");
+        text
+    }
+
+    fn device_table(&self) -> TableSection {
+        let columns = [
+            Text("device"),
+            Text("ECN"),
+            Text("congestion"),
+            Text("classes"),
+            Number("marked"),
+            Number("CNPs sent"),
+            Number("handled"),
+            Number("ignored"),
+            Number("retransmitted"),
+            Number("timeouts"),
+        ];
+        let mut section = TableSection::new("Devices", &columns);
+        for device in &self.devices {
+            let texts = [&device.device, &device.ecn, &device.congestion_control, &device.classes].map(Clone::clone);
+            let counts = [
+                "np_ecn_marked_roce_packets",
+                "np_cnp_sent",
+                "rp_cnp_handled",
+                "rp_cnp_ignored",
+                "retransmitted_packets",
+                "local_ack_timeout_err",
+            ];
+            section.row(texts.into_iter().chain(counts.map(|name| units::count(device.counter(name)))));
+        }
+        section
+    }
+
+    fn pfc_table(&self) -> TableSection {
+        let columns = [
+            Text("device"),
+            Text("pauses honored"),
+            Number("pauses sent"),
+            Number("storms"),
+            Number("ended"),
+            Number("own storms"),
+            Number("waited for the NIC"),
+        ];
+        let mut section = TableSection::new("PFC", &columns);
+        for device in &self.devices {
+            let counts =
+                ["nic_tx_pauses", "pfcwd_storms", "pfcwd_restored", "nic_tx_pause_storms", "nic_tx_ahead_full"];
+            let texts = [device.device.clone(), device.pauses.clone()];
+            section.row(texts.into_iter().chain(counts.map(|name| units::count(device.counter(name)))));
+        }
+        section
+    }
+
+    fn pause_table(&self) -> TableSection {
+        let columns =
+            [Text("device"), Text("priority"), Number("frames"), Number("ended pauses"), Number("paused for")];
+        let mut section = TableSection::new("Pauses by the other end of the link", &columns);
+        for device in &self.devices {
+            for pauses in &device.pauses_received {
+                section.row([
+                    device.device.clone(),
+                    pauses.priority.map_or_else(|| "all".to_owned(), |priority| priority.to_string()),
+                    units::count(pauses.frames),
+                    units::count(pauses.pauses),
+                    format!("{:.3} s", pauses.duration_us as f64 / 1e6),
+                ]);
+            }
+        }
+        section
+    }
+
+    fn peer_table(&self) -> TableSection {
+        let columns = [
+            Text("device"),
+            Text("peer"),
+            Number("QPs"),
+            Number("in flight"),
+            Number("window"),
+            Number("READ window"),
+            Number("limited"),
+            Number("rate"),
+            Number("RTT"),
+            Number("retransmitted"),
+            Number("timeouts"),
+        ];
+        let count: usize = self.devices.iter().map(|device| device.peers.len()).sum();
+        let title = if count > 0 { format!("Peers ({count})") } else { "Peers".to_owned() };
+        let mut section = TableSection::new(title, &columns);
+        for device in &self.devices {
+            for peer in &device.peers {
+                section.row([
+                    device.device.clone(),
+                    peer.peer.clone(),
+                    peer.qps.to_string(),
+                    peer.in_flight_packets.to_string(),
+                    Range::show(peer.request_window_packets, |packets| format!("{packets:.1}")),
+                    Range::show(peer.response_window_packets, |packets| format!("{packets:.1}")),
+                    peer.limited_qps.to_string(),
+                    Range::show(peer.rate_mbit_per_s, |rate| format!("{rate:.0} Mbit/s")),
+                    Range::show(peer.round_trip_ns, units::microseconds),
+                    units::count(peer.retransmitted_packets),
+                    units::count(peer.timeouts),
+                ]);
+            }
+        }
+        section
+    }
+}
+
+impl FabricDevice {
+    fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Of PAUSE frames and each priority that `honored` names or frames have concerned.
+fn received_pauses(honored: &str, value: impl Fn(&str) -> u64) -> Vec<ReceivedPauses> {
+    let of = |priority: Option<u8>| {
+        let name = priority.map_or_else(|| "global".to_owned(), |priority| format!("prio{priority}"));
+        let count = |what: &str| value(&format!("rx_{name}_pause{what}"));
+        let pauses = ReceivedPauses {
+            priority,
+            frames: count(""),
+            pauses: count("_transition"),
+            duration_us: count("_duration"),
+        };
+        let is_honored = match priority {
+            Some(priority) => honored.split(' ').any(|name| name == priority.to_string()),
+            None => honored == "global",
+        };
+        (is_honored || pauses.frames > 0).then_some(pauses)
+    };
+    [None].into_iter().chain((0..8).map(Some)).filter_map(of).collect()
+}
+
+/// Peers of connections through the NIC, by address.
+fn peers(device: &str, qps: &[QpReport]) -> Vec<FabricPeer> {
+    let mut by_peer = BTreeMap::<&str, Vec<&QpReport>>::new();
+    for qp in qps.iter().filter(|qp| qp.device == device && !qp.peer.is_empty() && qp.path != "local") {
+        by_peer.entry(&qp.peer).or_default().push(qp);
+    }
+    let peer = |(peer, qps): (&str, Vec<&QpReport>)| {
+        let sum = |name| qps.iter().filter_map(|qp| qp.counters.get(name)).sum();
+        let rates = || qps.iter().filter_map(|qp| qp.rate_mbit_per_s);
+        FabricPeer {
+            peer: peer.to_owned(),
+            qps: qps.len(),
+            in_flight_packets: qps.iter().map(|qp| u64::from(qp.in_flight_packets)).sum(),
+            request_window_packets: Range::of(qps.iter().filter_map(|qp| qp.request_window_packets)),
+            response_window_packets: Range::of(qps.iter().filter_map(|qp| qp.response_window_packets)),
+            limited_qps: rates().count(),
+            rate_mbit_per_s: Range::of(rates()),
+            round_trip_ns: Range::of(qps.iter().map(|qp| qp.round_trip_ns).filter(|ns| *ns > 0)),
+            retransmitted_packets: sum("retransmitted_packets"),
+            timeouts: sum("local_ack_timeout_err"),
+        }
+    };
+    by_peer.into_iter().map(peer).collect()
+}
