@@ -84,7 +84,7 @@ fn chart(
         .x_label_area_size(35)
         .y_label_area_size(55)
         .build_cartesian_2d(0.0..most(|point| point.0), 0.0..1.1 * most(|point| point.1))?;
-    chart.configure_mesh().x_desc("ms").y_desc(unit).draw()?;
+    chart.configure_mesh().max_light_lines(1).x_desc("ms").y_desc(unit).draw()?;
     for (number, line) in lines.iter().enumerate() {
         let color = Palette99::pick(number).to_rgba();
         chart.draw_series(LineSeries::new(line.iter().copied(), color.stroke_width(1)))?;
