@@ -13,7 +13,7 @@ use crate::{
     units,
 };
 
-/// What queue pairs and links tell of the fabric.
+/// Congestion and pauses, as queue pairs and links have seen them.
 #[derive(Debug, Serialize)]
 pub(crate) struct FabricView {
     devices: Vec<FabricDevice>,
@@ -257,7 +257,7 @@ impl FabricDevice {
 fn received_pauses(honored: &str, value: impl Fn(&str) -> u64) -> Vec<ReceivedPauses> {
     let of = |priority: Option<u8>| {
         let name = priority.map_or_else(|| "global".to_owned(), |priority| format!("prio{priority}"));
-        let count = |what: &str| value(&format!("rx_{name}_pause{what}"));
+        let count = |suffix: &str| value(&format!("rx_{name}_pause{suffix}"));
         let pauses = ReceivedPauses {
             priority,
             frames: count(""),
