@@ -19,7 +19,7 @@ pub(crate) struct FabricView {
     devices: Vec<FabricDevice>,
 }
 
-/// A device, since it was attached.
+/// A device. Counters of the XDP program, of pauses and of queues begin when it is attached.
 #[derive(Debug, Serialize)]
 struct FabricDevice {
     device: String,
@@ -179,12 +179,10 @@ impl FabricView {
             Number("storms"),
             Number("ended"),
             Number("own storms"),
-            Number("waited for the NIC"),
         ];
         let mut section = TableSection::new("PFC", &columns);
         for device in &self.devices {
-            let counts =
-                ["nic_tx_pauses", "pfcwd_storms", "pfcwd_restored", "nic_tx_pause_storms", "nic_tx_ahead_full"];
+            let counts = ["nic_tx_pauses", "pfcwd_storms", "pfcwd_restored", "nic_tx_pause_storms"];
             let texts = [device.device.clone(), device.pauses.clone()];
             section.row(texts.into_iter().chain(counts.map(|name| units::count(device.counter(name)))));
         }

@@ -1,7 +1,7 @@
 //! `rocectl`: reports of a running roced for operators.
 //!
-//! It sends a question (`roced_report`) to the daemon's admin socket, waits at most a few seconds
-//! for the answer, and prints it as tables or, with `--json`, as the daemon's report. Only
+//! It sends questions (`roced_report`) to the daemon's admin socket, waits at most a few seconds
+//! for each answer, and prints the reports as tables or, with `--json`, as JSON. Only
 //! `rocectl device` changes anything.
 
 mod accounts;

@@ -549,10 +549,11 @@ mod tests {
             }
             drop(walk);
             let mut counts = Vec::new();
-            while socket.sending() != SendingState::Idle {
+            while matches!(socket.sending(), SendingState::UnderWay(_)) {
                 let waiting = socket.waiting() as u32;
                 counts.push((waiting, unread_cost(&socket).expect("the kernel tells")));
             }
+            assert_eq!(socket.sending(), SendingState::Idle);
             let cost = unread_cost(&socket).expect("the kernel tells") / MESSAGES;
             for (waiting, bytes) in counts {
                 assert!(waiting + bytes / cost >= MESSAGES, "{waiting} wait, {bytes} bytes in the socket, {cost} each");

@@ -4,14 +4,15 @@ use roced_report::{CountersReport, DeviceReport, QpReport, QpsReport, StatusRepo
 
 use super::{FakeDaemon, line, qps, status, text};
 
-/// Two devices: one with marks and pauses, with two connections to one peer, one on the host itself
-/// and one without a peer.
+/// Two devices, with marks and pauses. The first one has two connections to one peer, one on the
+/// host itself, and a queue pair without a peer.
 fn fabric() -> (StatusReport, CountersReport, QpsReport) {
     let (mut status, mut qps) = (status(), qps());
     status.devices[0].pauses = "3 4".into();
-    status.devices.push(DeviceReport { name: "roce1".into(), pauses: "off".into(), ..status.devices[0].clone() });
+    status.devices.push(DeviceReport { name: "roce1".into(), pauses: "global".into(), ..status.devices[0].clone() });
     qps.qps[0].request_window_packets = Some(31.25);
     qps.qps[0].rate_mbit_per_s = Some(624.9);
+    qps.qps[0].counters.insert("local_ack_timeout_err".into(), 2);
     let first = qps.qps[0].clone();
     let peer = |peer: &str, path: &str| QpReport { peer: peer.into(), path: path.into(), ..first.clone() };
     qps.qps.push(QpReport {
@@ -30,7 +31,8 @@ fn fabric() -> (StatusReport, CountersReport, QpsReport) {
         group("device/roce0", &[&pauses[..], &marks].concat()),
         group("device/roce0/queue/0", &[("nic_tx_pauses", 20)]),
         group("device/roce0/queue/1", &[("nic_tx_pauses", 22)]),
-        group("device/roce1", &[("np_cnp_sent", 9)]),
+        group("device/roce1", &[("np_cnp_sent", 9), ("rx_global_pause", 6), ("rx_prio5_pause", 1)]),
+        group("device/roce10/queue/0", &[("nic_tx_pauses", 1000)]),
     ];
     (status, CountersReport { counters: counters.into() }, qps)
 }
@@ -51,9 +53,11 @@ fn fabric_joins_devices_priorities_and_peers() {
         "roce0   on   window      off       4,000        500       77        0              0         0",
         "roce1   on   window      off           0          9        0        0              0         0",
         "roce0   3 4                      42       0",
-        "roce0   3             12             5     1.235 s\n  roce0   4              0             0     0.000 s\n\n",
+        "roce1   global                    0       0",
+        "  roce1   all            6             0     0.000 s\n  roce1   5              1             0     0.000 s\n\n",
+        "roce0   3             12             5     1.235 s\n  roce0   4              0             0     0.000 s\n",
         "Peers (1)",
-        "roce0   10.10.0.2    2         68  8.0 to 31.2            -        1  625 Mbit/s  12.3 us to 45.6 us             10",
+        "roce0   10.10.0.2    2         68  8.0 to 31.2            -        1  625 Mbit/s  12.3 us to 45.6 us             10         4",
     ] {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }

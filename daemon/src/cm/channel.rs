@@ -38,11 +38,10 @@ const IN_SOCKET_MAX: usize = (2 * SOCKET_BYTES).div_ceil(size_of::<CmChannelEven
 /// Events with the thread of the user that sends them, beyond which others wait here.
 const SENDING_MAX: usize = 16;
 
-/// Copies of written events that can be unread, with the one that the thread sends now: older ones
-/// were read.
+/// Copies of written events that can be unread: older ones were read.
 const UNREAD_MAX: usize = 64;
 
-const _: () = assert!(IN_SOCKET_MAX + SENDING_MAX < UNREAD_MAX);
+const _: () = assert!(IN_SOCKET_MAX + SENDING_MAX <= UNREAD_MAX);
 
 /// Events of a program to itself that wait for room, beyond which it sends none and moves none
 /// here. Other events are bounded by their identifiers.
