@@ -122,6 +122,11 @@ impl CongestionWindow {
         f64::from(self.size) / f64::from(ONE)
     }
 
+    /// Makes it as small as so many packets, without a cut.
+    pub(crate) fn bound(&mut self, packets: u32) {
+        self.size = self.size.min(packets.saturating_mul(ONE));
+    }
+
     /// A packet waits because the window is full.
     #[inline]
     pub(crate) const fn on_full(&mut self) {

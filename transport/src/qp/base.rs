@@ -28,7 +28,7 @@ use crate::{
 const BORROWED_BYTES_MAX: usize = 32 << 10;
 
 /// Packets in flight of a sender with a limited rate.
-const LIMITED_WINDOW: u32 = 16;
+pub(super) const LIMITED_WINDOW: u32 = 16;
 
 /// State common to every role.
 #[derive(Debug)]

@@ -94,11 +94,14 @@ impl Qp {
     pub(crate) fn on_notification(&mut self, now: Nanos) -> bool {
         self.base.counters.count(QpCount::ReceivedPackets);
         let mut is_followed = self.base.rate.as_mut().is_some_and(|rate| rate.on_notification(now));
-        if !self.base.paces_requests()
-            && let Some(it) = self.roles.reliable_mut()
-        {
-            it.requester.on_notification();
-            is_followed = true;
+        let are_paced = self.base.paces_requests();
+        if let Some(it) = self.roles.reliable_mut() {
+            if are_paced {
+                it.requester.on_rate_limited();
+            } else {
+                it.requester.on_notification();
+                is_followed = true;
+            }
         }
         is_followed && self.base.reacts()
     }

@@ -17,6 +17,7 @@ pub(crate) use self::sent::{AckRequest, Reason, SentAgain, SentRequest};
 use super::{
     Context, QpBase, State, Transmission,
     atomic::ATOMIC_BYTES,
+    base::LIMITED_WINDOW,
     completer::Completer,
     credits::CreditLimit,
     key_change::{KeyRequest, Waiter},
@@ -339,6 +340,12 @@ impl Requester {
     /// The peer says that the network marks requests.
     pub(crate) fn on_notification(&mut self) {
         self.requests.on_mark(self.frontier);
+    }
+
+    /// The rate of requests is limited: after the limit the window opens by acknowledgments, because
+    /// one that opens at once would fill a queue before the first CNP comes.
+    pub(crate) fn on_rate_limited(&mut self) {
+        self.requests.bound(LIMITED_WINDOW);
     }
 
     /// A READ response came with a mark.

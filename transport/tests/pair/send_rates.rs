@@ -162,6 +162,21 @@ fn a_limited_sender_has_sixteen_packets_in_flight() {
     assert!((1..=16).contains(&most), "{most}");
 }
 
+/// A window that opens at once would fill a queue before the first CNP comes.
+#[test]
+fn after_the_limit_the_window_opens_by_acknowledgments() {
+    let congestion = [CongestionControl::Dcqcn; 2];
+    let mut pair = Pair::established(Settings { turn_frames: 128, congestion, ..Settings::default() });
+    let window = |pair: &Pair| state(pair, 0).and_then(|state| state.request_window).expect("it has one");
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, BYTES)], 500_000));
+    assert!(pair.run(Nanos::from_millis(1), no_fault));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    let before = window(&pair);
+    transfer(&mut pair, SendOp::Write, 0);
+    let after = window(&pair);
+    assert!(before > 60.0 && (8.0..20.0).contains(&after), "{before} and {after} packets");
+}
+
 /// Small messages cost their own bytes, not those of a full packet.
 #[test]
 fn small_messages_are_charged_by_their_bytes() {
