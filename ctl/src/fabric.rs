@@ -1,6 +1,6 @@
 //! `rocectl fabric`: congestion and pauses by device, priority and peer, from three reports.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use roced_report::{CountersReport, DeviceReport, QpReport, QpsReport, StatusReport};
 use serde::Serialize;
@@ -23,12 +23,14 @@ pub(crate) struct FabricView {
 #[derive(Debug, Serialize)]
 struct FabricDevice {
     device: String,
+    state: String,
     ecn: String,
     congestion_control: String,
     classes: String,
     pauses: String,
-    /// Counters of marks and notifications, of pauses and of repeated packets; sums over queues.
-    counters: BTreeMap<&'static str, u64>,
+    /// Counters of marks and notifications, of pauses and of repeated packets; sums over queues. None
+    /// of those that the daemon does not have.
+    counters: BTreeMap<&'static str, Option<u64>>,
     pauses_received: Vec<ReceivedPauses>,
     /// By address.
     peers: Vec<FabricPeer>,
@@ -45,11 +47,14 @@ struct ReceivedPauses {
     duration_us: u64,
 }
 
-/// All connections of a device to one address.
+/// All connections of a device to one address. Windows, rates and round trips are those of queue
+/// pairs that can send.
 #[derive(Debug, Serialize)]
 struct FabricPeer {
     peer: String,
     qps: usize,
+    /// Failed ones among them, until their programs destroy or reset them.
+    failed_qps: usize,
     in_flight_packets: u64,
     request_window_packets: Option<Range<f64>>,
     response_window_packets: Option<Range<f64>>,
@@ -100,17 +105,26 @@ const OF_DEVICE: [&str; 9] = [
 /// Counters of its queues.
 const OF_QUEUES: [&str; 3] = ["nic_tx_pauses", "nic_tx_pause_storms", "nic_tx_ahead_full"];
 
+/// Those of pauses that roced sends, and of pauses without an end, as columns.
+const OF_PFC: [&str; 4] = ["nic_tx_pauses", "pfcwd_storms", "pfcwd_restored", "nic_tx_pause_storms"];
+
+/// None without values.
+fn sum<'a>(values: impl Iterator<Item = &'a u64>) -> Option<u64> {
+    values.fold(None, |sum: Option<u64>, value| Some(sum.unwrap_or(0).saturating_add(*value)))
+}
+
 impl FabricView {
     pub(crate) fn new(status: &StatusReport, counters: &CountersReport, qps: &QpsReport) -> Self {
         let device = |device: &DeviceReport| {
             let name = format!("device/{}", device.name);
             let own = counters.counters.get(&name);
-            let value = |name: &str| own.and_then(|own| own.get(name)).copied().unwrap_or(0);
+            let value = |name: &str| own.and_then(|own| own.get(name)).copied();
             let prefix = name + "/queue/";
             let queues = counters.counters.iter().filter(|(name, _)| name.starts_with(&prefix));
-            let sum = |name| queues.clone().filter_map(|(_, queue)| queue.get(name)).sum();
+            let sum = |name| sum(queues.clone().filter_map(|(_, queue)| queue.get(name)));
             FabricDevice {
                 device: device.name.clone(),
+                state: device.state.clone(),
                 ecn: device.ecn.clone(),
                 congestion_control: device.congestion_control.clone(),
                 classes: device.classes.clone(),
@@ -131,20 +145,20 @@ impl FabricView {
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         self.device_table().append(&mut text, "none");
-        let has_pauses = |device: &FabricDevice| {
-            device.pauses != "off" || device.counter("nic_tx_pauses") > 0 || !device.pauses_received.is_empty()
-        };
+        let counted = |device: &FabricDevice| OF_PFC.iter().any(|name| device.counters[name].unwrap_or(0) > 0);
+        let has_pauses = |device: &FabricDevice| !device.pauses_received.is_empty() || counted(device);
         if self.devices.iter().any(has_pauses) {
             self.pfc_table().append(&mut text, "none");
             self.pause_table().append(&mut text, "none");
         }
-        self.peer_table().append(&mut text, "no connection leaves this host");
+        self.peer_table().append(&mut text, "no connection through a NIC");
         text
     }
 
     fn device_table(&self) -> TableSection {
         let columns = [
             Text("device"),
+            Text("state"),
             Text("ECN"),
             Text("congestion"),
             Text("classes"),
@@ -157,7 +171,8 @@ impl FabricView {
         ];
         let mut section = TableSection::new("Devices", &columns);
         for device in &self.devices {
-            let texts = [&device.device, &device.ecn, &device.congestion_control, &device.classes].map(Clone::clone);
+            let texts = [&device.device, &device.state, &device.ecn, &device.congestion_control, &device.classes]
+                .map(Clone::clone);
             let counts = [
                 "np_ecn_marked_roce_packets",
                 "np_cnp_sent",
@@ -166,7 +181,7 @@ impl FabricView {
                 "retransmitted_packets",
                 "local_ack_timeout_err",
             ];
-            section.row(texts.into_iter().chain(counts.map(|name| units::count(device.counter(name)))));
+            section.row(texts.into_iter().chain(counts.map(|name| device.count(name))));
         }
         section
     }
@@ -182,9 +197,8 @@ impl FabricView {
         ];
         let mut section = TableSection::new("PFC", &columns);
         for device in &self.devices {
-            let counts = ["nic_tx_pauses", "pfcwd_storms", "pfcwd_restored", "nic_tx_pause_storms"];
             let texts = [device.device.clone(), device.pauses.clone()];
-            section.row(texts.into_iter().chain(counts.map(|name| units::count(device.counter(name)))));
+            section.row(texts.into_iter().chain(OF_PFC.map(|name| device.count(name))));
         }
         section
     }
@@ -212,6 +226,7 @@ impl FabricView {
             Text("device"),
             Text("peer"),
             Number("QPs"),
+            Number("failed"),
             Number("in flight"),
             Number("window"),
             Number("READ window"),
@@ -230,6 +245,7 @@ impl FabricView {
                     device.device.clone(),
                     peer.peer.clone(),
                     peer.qps.to_string(),
+                    peer.failed_qps.to_string(),
                     peer.in_flight_packets.to_string(),
                     Range::show(peer.request_window_packets, |packets| format!("{packets:.1}")),
                     Range::show(peer.response_window_packets, |packets| format!("{packets:.1}")),
@@ -246,16 +262,16 @@ impl FabricView {
 }
 
 impl FabricDevice {
-    fn counter(&self, name: &str) -> u64 {
-        self.counters.get(name).copied().unwrap_or(0)
+    fn count(&self, name: &str) -> String {
+        self.counters[name].map_or_else(String::new, units::count)
     }
 }
 
 /// Of PAUSE frames and each priority that `honored` names or frames have concerned.
-fn received_pauses(honored: &str, value: impl Fn(&str) -> u64) -> Vec<ReceivedPauses> {
+fn received_pauses(honored: &str, value: impl Fn(&str) -> Option<u64>) -> Vec<ReceivedPauses> {
     let of = |priority: Option<u8>| {
         let name = priority.map_or_else(|| "global".to_owned(), |priority| format!("prio{priority}"));
-        let count = |suffix: &str| value(&format!("rx_{name}_pause{suffix}"));
+        let count = |suffix: &str| value(&format!("rx_{name}_pause{suffix}")).unwrap_or(0);
         let pauses = ReceivedPauses {
             priority,
             frames: count(""),
@@ -266,29 +282,33 @@ fn received_pauses(honored: &str, value: impl Fn(&str) -> u64) -> Vec<ReceivedPa
             Some(priority) => honored.split(' ').any(|name| name == priority.to_string()),
             None => honored == "global",
         };
-        (is_honored || pauses.frames > 0).then_some(pauses)
+        let is_counted = pauses.frames > 0 || pauses.pauses > 0 || pauses.duration_us > 0;
+        (is_honored || is_counted).then_some(pauses)
     };
     [None].into_iter().chain((0..8).map(Some)).filter_map(of).collect()
 }
 
 /// Peers of connections through the NIC, by address.
 fn peers(device: &str, qps: &[QpReport]) -> Vec<FabricPeer> {
-    let mut by_peer = BTreeMap::<&str, Vec<&QpReport>>::new();
+    let mut by_peer = BTreeMap::<_, Vec<&QpReport>>::new();
     for qp in qps.iter().filter(|qp| qp.device == device && !qp.peer.is_empty() && qp.path != "local") {
-        by_peer.entry(&qp.peer).or_default().push(qp);
+        // The number first: it is in the order of networks.
+        by_peer.entry((qp.peer.parse::<IpAddr>().ok(), qp.peer.as_str())).or_default().push(qp);
     }
-    let peer = |(peer, qps): (&str, Vec<&QpReport>)| {
-        let sum = |name| qps.iter().filter_map(|qp| qp.counters.get(name)).sum();
-        let rates = || qps.iter().filter_map(|qp| qp.rate_mbit_per_s);
+    let peer = |((_, peer), qps): ((Option<IpAddr>, &str), Vec<&QpReport>)| {
+        let sum = |name| sum(qps.iter().filter_map(|qp| qp.counters.get(name))).unwrap_or(0);
+        let sending = || qps.iter().filter(|qp| qp.state == "RTS");
+        let rates = || sending().filter_map(|qp| qp.rate_mbit_per_s);
         FabricPeer {
             peer: peer.to_owned(),
             qps: qps.len(),
+            failed_qps: qps.iter().filter(|qp| qp.state == "ERR").count(),
             in_flight_packets: qps.iter().map(|qp| u64::from(qp.in_flight_packets)).sum(),
-            request_window_packets: Range::of(qps.iter().filter_map(|qp| qp.request_window_packets)),
-            response_window_packets: Range::of(qps.iter().filter_map(|qp| qp.response_window_packets)),
+            request_window_packets: Range::of(sending().filter_map(|qp| qp.request_window_packets)),
+            response_window_packets: Range::of(sending().filter_map(|qp| qp.response_window_packets)),
             limited_qps: rates().count(),
             rate_mbit_per_s: Range::of(rates()),
-            round_trip_ns: Range::of(qps.iter().map(|qp| qp.round_trip_ns).filter(|ns| *ns > 0)),
+            round_trip_ns: Range::of(sending().map(|qp| qp.round_trip_ns).filter(|ns| *ns > 0)),
             retransmitted_packets: sum("retransmitted_packets"),
             timeouts: sum("local_ack_timeout_err"),
         }

@@ -20,6 +20,7 @@ mod units;
 
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use roced_output::print_error;
 use roced_report::{AccountsReport, CmReport, CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
@@ -55,14 +56,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
                 counters::render(report, *all, group.as_deref())
             })
         }
-        CtlCommand::Fabric => {
-            let view = FabricView::new(
-                &daemon.ask(Question::Status)?,
-                &daemon.ask(Question::Counters)?,
-                &daemon.ask(Question::Qps)?,
-            );
-            shown(&view, cli.json, FabricView::render)
-        }
+        CtlCommand::Fabric => shown(&fabric_view(&daemon)?, cli.json, FabricView::render),
         CtlCommand::Device(command) => device::change(&daemon, command, cli.json),
         CtlCommand::Metrics { listen: Some(address), node_prefix, .. } => {
             return exporter::serve(address, || {
@@ -87,6 +81,18 @@ fn metric_reports(daemon: &DaemonSocket<'_>) -> anyhow::Result<MetricReports> {
         counters: daemon.ask(Question::Counters)?,
         accounts: daemon.ask(Question::Accounts)?,
     })
+}
+
+/// Reports of one daemon, joined.
+fn fabric_view(daemon: &DaemonSocket<'_>) -> anyhow::Result<FabricView> {
+    let first: StatusReport = daemon.ask(Question::Status)?;
+    let (counters, qps) = (daemon.ask(Question::Counters)?, daemon.ask(Question::Qps)?);
+    let last: StatusReport = daemon.ask(Question::Status)?;
+    ensure!(
+        first.pid == last.pid && first.uptime_s <= last.uptime_s,
+        "roced has started again between two questions: try once more"
+    );
+    Ok(FabricView::new(&last, &counters, &qps))
 }
 
 /// Sends `question` and returns the text to print.

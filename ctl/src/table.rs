@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use roced_output::escaped;
 
 /// A column's heading and the alignment of its cells.
 #[derive(Clone, Copy)]
@@ -41,9 +42,9 @@ impl TableSection {
         Self { title: title.into(), table, rows: 0 }
     }
 
-    /// Adds a row; an empty cell is shown as a dash.
+    /// Adds a row; an empty cell is shown as a dash. Text has no effect on a terminal.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells = cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
+        let cells = cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { escaped(&cell) });
         self.table.add_row(cells);
         self.rows += 1;
     }
@@ -75,6 +76,15 @@ mod tests {
         let mut text = String::new();
         section.append(&mut text, "none");
         assert_eq!(text, "things\n  name    count  peer\n  a           7  -\n  longer  12345  b\n");
+    }
+
+    #[test]
+    fn cells_move_no_cursor() {
+        let mut section = TableSection::new("things", &[Text("name")]);
+        section.row(["\u{1b}[2J\nroot".into()]);
+        let mut text = String::new();
+        section.append(&mut text, "none");
+        assert_eq!(text, "things\n  name\n  \\u{1b}[2J\\nroot\n");
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! `rocectl fabric`, which joins three reports.
+//! `rocectl fabric`, which joins reports.
 
 use roced_report::{CountersReport, DeviceReport, QpReport, QpsReport, StatusReport};
 
 use super::{FakeDaemon, line, qps, status, text};
 
-/// Two devices, with marks and pauses. The first one has two connections to one peer, one on the
-/// host itself, and a queue pair without a peer.
+/// Two devices, with marks and pauses. The first one has three connections to one peer, of
+/// which one has failed, one to another peer, one on the host itself, and a queue pair without a
+/// peer.
 fn fabric() -> (StatusReport, CountersReport, QpsReport) {
     let (mut status, mut qps) = (status(), qps());
     status.devices[0].pauses = "3 4".into();
@@ -22,6 +23,13 @@ fn fabric() -> (StatusReport, CountersReport, QpsReport) {
         ..peer("10.10.0.2", "nic")
     });
     qps.qps.push(peer("10.10.0.1", "local"));
+    qps.qps.push(QpReport {
+        state: "ERR".into(),
+        request_window_packets: Some(0.0),
+        round_trip_ns: 1,
+        ..peer("10.10.0.2", "nic")
+    });
+    qps.qps.push(peer("10.10.0.10", "nic"));
     let group = |name: &str, counters: &[(&str, u64)]| {
         (name.to_owned(), counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
     };
@@ -37,9 +45,9 @@ fn fabric() -> (StatusReport, CountersReport, QpsReport) {
     (status, CountersReport { counters: counters.into() }, qps)
 }
 
-/// `rocectl` with a daemon that answers all three questions of `rocectl fabric`.
+/// `rocectl` with a daemon that answers all questions of `rocectl fabric`.
 fn run_fabric((status, counters, qps): &(StatusReport, CountersReport, QpsReport), args: &[&str]) -> (String, String) {
-    let daemon = FakeDaemon::answering_each(vec![line(status), line(counters), line(qps)]);
+    let daemon = FakeDaemon::answering_each(vec![line(status), line(counters), line(qps), line(status)]);
     let (asked, output) = daemon.run(args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     (asked, text(&output.stdout))
@@ -48,20 +56,21 @@ fn run_fabric((status, counters, qps): &(StatusReport, CountersReport, QpsReport
 #[test]
 fn fabric_joins_devices_priorities_and_peers() {
     let (asked, shown) = run_fabric(&fabric(), &["fabric"]);
-    assert_eq!(asked, "\"status\"\n\"counters\"\n\"qps\"\n");
+    assert_eq!(asked, "\"status\"\n\"counters\"\n\"qps\"\n\"status\"\n");
     for part in [
-        "roce0   on   window      off       4,000        500       77        0              0         0",
-        "roce1   on   window      off           0          9        0        0              0         0",
-        "roce0   3 4                      42       0",
-        "roce1   global                    0       0",
+        "roce0   serving  on   window      off       4,000        500       77        -              -         -",
+        "roce1   serving  on   window      off           -          9        -        -              -         -",
+        "roce0   3 4                      42       -      -           -",
+        "roce1   global                    -       -      -           -",
         "  roce1   all            6             0     0.000 s\n  roce1   5              1             0     0.000 s\n\n",
         "roce0   3             12             5     1.235 s\n  roce0   4              0             0     0.000 s\n",
-        "Peers (1)",
-        "roce0   10.10.0.2    2         68  8.0 to 31.2            -        1  625 Mbit/s  12.3 us to 45.6 us             10         4",
+        "Peers (2)",
+        "roce0   10.10.0.2     3       1        102  8.0 to 31.2            -        1  625 Mbit/s  12.3 us to 45.6 us ",
+        "roce0   10.10.0.10    1       0         34         31.2            -        1  625 Mbit/s             12.3 us ",
     ] {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
-    assert!(!shown.contains("10.10.0.1"), "a connection on the host itself\n{shown}");
+    assert!(!shown.contains("10.10.0.1 "), "a connection on the host itself\n{shown}");
 }
 
 #[test]
@@ -72,7 +81,7 @@ fn fabric_shows_no_pauses_where_none_are_honored_or_sent() {
     reports.2.qps.clear();
     let (_, shown) = run_fabric(&reports, &["fabric"]);
     assert!(!shown.contains("PFC") && !shown.contains("ended pauses"), "{shown}");
-    assert!(shown.ends_with("Peers\n  no connection leaves this host\n"), "{shown}");
+    assert!(shown.ends_with("Peers\n  no connection through a NIC\n"), "{shown}");
 }
 
 #[test]
@@ -84,5 +93,14 @@ fn fabric_as_json_has_every_value() {
     assert_eq!(device["pauses_received"][0]["duration_us"], 1_234_567);
     let peer = &device["peers"][0];
     assert_eq!(peer["round_trip_ns"], serde_json::json!({ "min": 12_340, "max": 45_600 }));
-    assert_eq!((&peer["qps"], &peer["response_window_packets"]), (&2.into(), &serde_json::Value::Null));
+    assert_eq!((&peer["qps"], &peer["response_window_packets"]), (&3.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn fabric_joins_no_reports_of_two_daemons() {
+    let (status, counters, qps) = fabric();
+    let again = StatusReport { pid: status.pid + 1, uptime_s: 0.5, ..status.clone() };
+    let answers = vec![line(&status), line(&counters), line(&qps), line(&again)];
+    let (_, output) = FakeDaemon::answering_each(answers).run(&["fabric"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("started again"), "{}", text(&output.stderr));
 }
