@@ -499,7 +499,9 @@ impl ConnectionService {
     }
 
     /// Events of an identifier move to another channel, but for those that its program has taken.
-    fn migrate(&mut self, key: IdKey, channel: u32, taken: u64) -> Result<(), CallRefused> {
+    /// They have new sequence numbers, because their copies stay where they were written. Returns
+    /// the last number of before.
+    fn migrate(&mut self, key: IdKey, channel: u32, taken: u64) -> Result<u64, CallRefused> {
         let old = self.ids.channel(key)?;
         let session = SessionId(key.owner.0);
         if self.channels.get(&channel).is_none_or(|channel| channel.session != session) {
@@ -514,7 +516,11 @@ impl ConnectionService {
         self.ids.migrate(key, channel)?;
         let moved: Vec<CmChannelEvent> =
             self.channels.get_mut(&old).map_or_else(Vec::new, |channel| channel.take_events(key, taken));
-        for event in moved {
+        let sequence = self.sequences.entry(session).or_insert(0);
+        let stale = *sequence;
+        for mut event in moved {
+            *sequence += 1;
+            event.sequence = *sequence;
             // The new identifier of a request is of the channel on which the request is taken.
             if event.kind == cm_event::CONNECT_REQUEST {
                 let _ = self.ids.migrate(IdKey { number: event.id, ..key }, channel);
@@ -524,7 +530,7 @@ impl ConnectionService {
             }
         }
         self.write(channel);
-        Ok(())
+        Ok(stale)
     }
 
     fn now(&self) -> Duration {

@@ -201,8 +201,8 @@ impl CmChannel {
         let mut identifiers = self.session.identifiers()?;
         let identifier = identifiers.of(old.handle, id)?;
         let request = MigrateCmRequest { taken: identifier.taken, id, channel: self.handle };
-        self.session.daemon.call::<MigrateCm>(request)?;
-        identifiers.migrate(id, self.handle)?;
+        let stale = self.session.daemon.call::<MigrateCm>(request)?.stale;
+        identifiers.migrate(id, self.handle, stale)?;
         old.drop_stale(&identifiers);
         Ok(identifiers.events(id))
     }

@@ -29,7 +29,7 @@ pub struct CmIdentifier {
     pub connection: Option<CmNegotiation>,
     /// Handle of the channel.
     pub(super) channel: u32,
-    /// Sequence number of the last event that was taken.
+    /// Sequence number of the last event that was taken, or that is stale since a migration.
     pub(super) taken: u64,
     /// Number of events that were taken.
     events: u32,
@@ -161,10 +161,11 @@ impl IdentifierTable {
         self.take_out(id).map_or(0, |removed| removed.events)
     }
 
-    /// The identifier belongs to another channel from now on. Errors as [`Self::of`].
-    pub(super) fn migrate(&mut self, id: u32, channel: u32) -> Result<()> {
+    /// The identifier belongs to another channel from now on, and its events up to `stale` are no
+    /// longer taken on any: later ones take their place. Errors as [`Self::of`].
+    pub(super) fn migrate(&mut self, id: u32, channel: u32, stale: u64) -> Result<()> {
         let identifier = self.take_out(id).ok_or_else(|| refused(Errno::ENOENT))?;
-        self.put(id, CmIdentifier { channel, ..identifier });
+        self.put(id, CmIdentifier { channel, taken: stale, ..identifier });
         Ok(())
     }
 
@@ -345,7 +346,7 @@ mod tests {
             table.insert(number, CmIdentifier::new(1, 9, 0, 0));
         }
         table.remove(2);
-        table.migrate(3, 2).expect("it is there");
+        table.migrate(3, 2, 0).expect("it is there");
         let request = CmChannelEvent { id: 4, owner: 1, kind: cm_event::CONNECT_REQUEST, ..CmChannelEvent::default() };
         table.take(&request);
         table.remove_channel(1);

@@ -28,7 +28,7 @@ use roced_abi::{
     control::{
         AcceptCm, AcceptCmRequest, BindCm, Call as _, CmPath, CmRoute, CreateCmChannel, CreateCmId, CreateCmIdRequest,
         DestroyCmChannel, DestroyCmId, DestroyCmIdRequest, Handle, Hello, HelloReply, JoinCmGroup, MESSAGE_BYTES,
-        Message, MigrateCm, MigrateCmRequest, Refusal,
+        Message, MigrateCm, MigrateCmReply, MigrateCmRequest, Refusal,
     },
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -121,10 +121,15 @@ impl FakeManager {
             MigrateCm::OP => {
                 let MigrateCmRequest { taken, id, channel } = call.body();
                 self.ids.get_mut(&id).expect("it is there").0 = channel;
-                for event in self.sent.get(&id).into_iter().flatten().filter(|event| event.sequence > taken) {
+                let stale = self.sequence;
+                let mut events = self.sent.remove(&id).unwrap_or_default();
+                for event in events.iter_mut().filter(|event| event.sequence > taken) {
+                    self.sequence += 1;
+                    event.sequence = self.sequence;
                     self.write(channel, event);
                 }
-                handle(0)
+                self.sent.insert(id, events);
+                Message::new(op, sequence, &MigrateCmReply { stale })
             }
             BindCm::OP => Message::refusal(op, sequence, Refusal::Cm, [Errno::EADDRINUSE as u64, 0]),
             AcceptCm::OP => {
@@ -255,6 +260,24 @@ fn a_migrated_identifier_has_each_event_once_and_in_order() {
     assert!(!is_readable(&new));
     assert_eq!(errno(old.disconnect(moved)), Errno::EINVAL);
     assert_eq!(new.destroy_id(moved).expect("it is there"), 4);
+}
+
+/// Its first channel has copies of the events that moved, one of them behind that of another.
+#[test]
+fn an_identifier_that_returns_has_its_events_once_and_in_order() {
+    let daemon = FakeDaemon::start();
+    let (first, second) = (daemon.channel(), daemon.channel());
+    let (returns, stays) = (id(&first, 1), id(&first, 2));
+    daemon.send(returns, cm_event::ADDRESS_RESOLVED);
+    daemon.send(stays, cm_event::ADDRESS_RESOLVED);
+    daemon.send(returns, cm_event::ROUTE_RESOLVED);
+    assert_eq!(second.migrate(&first, returns).expect("it moves"), 0);
+    assert_eq!(first.migrate(&second, returns).expect("it returns"), 0);
+    assert!(!is_readable(&second));
+    let expected = [(stays, cm_event::ADDRESS_RESOLVED), (returns, cm_event::ADDRESS_RESOLVED)];
+    assert_eq!([taken(&first), taken(&first)], expected.map(Some));
+    assert_eq!(taken(&first), Some((returns, cm_event::ROUTE_RESOLVED)));
+    assert!(!is_readable(&first));
 }
 
 #[test]

@@ -6,9 +6,9 @@ use roced_abi::control::{
     AcceptCm, AcceptCmRequest, BindCm, BindCmRequest, Call, CmParameters, CmRoute, ConfirmCm, ConnectCm,
     ConnectCmRequest, CreateCmChannel, CreateCmId, CreateCmIdRequest, DestroyCmChannel, DestroyCmId,
     DestroyCmIdRequest, DisconnectCm, EstablishCm, Handle, JoinCmGroup, JoinCmGroupRequest, ListenCm, ListenCmRequest,
-    Message, MigrateCm, MigrateCmRequest, Nothing, Refusal, RejectCm, RejectCmRequest, ResolveCmAddress,
-    ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest, WriteCmEvent,
-    WriteCmEventRequest, cm_event,
+    Message, MigrateCm, MigrateCmReply, MigrateCmRequest, Nothing, Refusal, RejectCm, RejectCmRequest,
+    ResolveCmAddress, ResolveCmAddressRequest, ResolveCmRoute, ResolveCmRouteRequest, SetCmOption, SetCmOptionRequest,
+    WriteCmEvent, WriteCmEventRequest, cm_event,
 };
 use roced_cm::identifiers::{CmErrno, IdKey, Identifiers, Parameters};
 use roced_types::SessionId;
@@ -283,8 +283,8 @@ impl CmCalls<'_, '_> {
 
     fn migrate(&mut self, request: &MigrateCmRequest) -> Reply<MigrateCm> {
         let key = self.key(request.id);
-        self.service.migrate(key, request.channel, request.taken)?;
-        Ok(Nothing {})
+        let stale = self.service.migrate(key, request.channel, request.taken)?;
+        Ok(MigrateCmReply { stale })
     }
 
     fn set_option(&mut self, request: &SetCmOptionRequest) -> Reply<SetCmOption> {

@@ -31,7 +31,7 @@ pub mod yield_pause;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says
 /// so before anything else.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// Where the daemon listens for clients unless the config says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/roced/roced.sock";

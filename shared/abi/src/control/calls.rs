@@ -7,9 +7,9 @@ use super::{
     CreateAhRequest, CreateCmIdRequest, CreateCqReply, CreateCqRequest, CreateQpReply, CreateQpRequest, CreateSrqReply,
     CreateSrqRequest, DestroyCmIdRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply, HelloRequest,
     Index, JoinCmGroupRequest, ListenCmRequest, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest,
-    MigrateCmRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply, PortAttributes,
-    QpStatistics, RegMrReply, RegMrRequest, RejectCmRequest, ReregMrRequest, ResizeCqRequest, ResolveCmAddressRequest,
-    ResolveCmRouteRequest, SetCmOptionRequest, SrqAttributes, WriteCmEventRequest,
+    MigrateCmReply, MigrateCmRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply,
+    PortAttributes, QpStatistics, RegMrReply, RegMrRequest, RejectCmRequest, ReregMrRequest, ResizeCqRequest,
+    ResolveCmAddressRequest, ResolveCmRouteRequest, SetCmOptionRequest, SrqAttributes, WriteCmEventRequest,
 };
 
 macro_rules! calls {
@@ -163,7 +163,7 @@ calls! {
     /// Joins a multicast group; an event says so. The reply names the membership.
     85 JoinCmGroup(JoinCmGroupRequest) -> Handle;
     /// Moves an identifier to another channel, with its events that the client has not taken.
-    86 MigrateCm(MigrateCmRequest) -> Nothing;
+    86 MigrateCm(MigrateCmRequest) -> MigrateCmReply;
     /// Sets an option.
     87 SetCmOption(SetCmOptionRequest) -> Nothing;
     /// Sends an event to the identifier's own channel.

@@ -274,12 +274,17 @@ bodies! {
     /// Another channel for an identifier.
     MigrateCmRequest {
         /// Sequence number of the identifier's last event that the client has taken, or 0. Later
-        /// ones are sent again on the new channel.
+        /// ones are sent again on the new channel, with new sequence numbers.
         taken: u64,
         /// Identifier.
         id: u32,
         /// The new channel.
         channel: u32,
+    }
+    /// An identifier has moved.
+    MigrateCmReply {
+        /// Its events up to this sequence number are stale, on each channel and for good.
+        stale: u64,
     }
     /// An option to set.
     SetCmOptionRequest {
