@@ -342,8 +342,8 @@ impl Requester {
         self.requests.on_mark(self.frontier);
     }
 
-    /// The rate of requests is limited. After the limit the window opens by acknowledgments: one that
-    /// opens at once would fill a queue before the first CNP comes.
+    /// The rate of requests is limited. After the limit the window opens by acknowledgments, and
+    /// not at once, which would fill a queue before the first CNP comes.
     pub(crate) fn on_rate_limited(&mut self) {
         self.requests.bound(LIMITED_WINDOW);
     }
