@@ -36,7 +36,7 @@ fn longest_lossless_queue(lab: &Lab, seconds: u64) -> Result<u64> {
 }
 
 /// Nothing is dropped where the port would drop all the time. Workers that do not sleep also keep
-/// the queue short; with those that sleep it is longer at times.
+/// the queue below a bar; with those that sleep it is longer at times.
 pub(crate) fn pauses_of_a_switch_prevent_losses(settings: &Settings) -> Result<()> {
     let seconds = if settings.full { 10 } else { 3 };
     let lab = Lab::up(&[&SWITCH[..], &["--classes", "0=50,3=50"]].concat())?;
