@@ -95,13 +95,13 @@ impl Qp {
         self.base.counters.count(QpCount::ReceivedPackets);
         let mut is_followed = self.base.rate.as_mut().is_some_and(|rate| rate.on_notification(now));
         let are_paced = self.base.paces_requests();
-        if let Some(it) = self.roles.reliable_mut() {
-            if are_paced {
-                it.requester.on_rate_limited();
-            } else {
+        match self.roles.reliable_mut() {
+            Some(it) if !are_paced => {
                 it.requester.on_notification();
                 is_followed = true;
             }
+            Some(it) if is_followed => it.requester.on_rate_limited(),
+            _ => {}
         }
         is_followed && self.base.reacts()
     }
