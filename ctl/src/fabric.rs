@@ -160,7 +160,7 @@ impl FabricView {
             Text("device"),
             Text("state"),
             Text("ECN"),
-            Text("congestion"),
+            Text("congestion control"),
             Text("classes"),
             Number("marked"),
             Number("CNPs sent"),
