@@ -12,12 +12,15 @@ use crate::{
     units::bytes,
 };
 
-/// The report as tables: one row for each resource that an account has or was refused, and one for
-/// each account with delays.
+/// The report as tables: one row for each resource that an account has or was refused, one for each
+/// account with delays, and one for each with a highest rate.
 pub(crate) fn render(report: &AccountsReport) -> String {
     let mut text = String::new();
     table(&report.accounts).append(&mut text, "none");
     delays(&report.accounts).append(&mut text, "none");
+    if report.accounts.iter().any(|account| account.max_rate_mbit > 0) {
+        rates(&report.accounts).append(&mut text, "none");
+    }
     text
 }
 
@@ -53,6 +56,17 @@ fn delays(accounts: &[AccountReport]) -> TableSection {
     section
 }
 
+fn rates(accounts: &[AccountReport]) -> TableSection {
+    let limited: Vec<_> = accounts.iter().filter(|account| account.max_rate_mbit > 0).collect();
+    let columns = [Number("uid"), Number("Mbit/s at most"), Number("delayed turns")];
+    let mut section = TableSection::new(format!("Rates ({})", limited.len()), &columns);
+    for account in limited {
+        let rate = u64::from(account.max_rate_mbit);
+        section.row([u64::from(account.uid), rate, account.delayed_turns].map(|it| it.to_string()));
+    }
+    section
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +81,8 @@ mod tests {
             refused: amounts(&[("qps", 1), ("cqs", 5)]),
             control_calls_per_second: 50_000,
             delayed_calls: 12,
+            max_rate_mbit: 2500,
+            delayed_turns: 77,
             slow_wakes: 3,
             delayed_neighbors: 4,
         };
@@ -75,6 +91,7 @@ mod tests {
         assert!(rows.contains(&vec!["1000", "qps", "3", "share", "1"]), "{text}");
         assert!(rows.contains(&vec!["1000", "cqs", "0", "7", "5"]), "{text}");
         assert!(rows.contains(&vec!["1000", "50000", "12", "3", "4"]), "{text}");
+        assert!(rows.contains(&vec!["1000", "2500", "77"]), "{text}");
         assert!(text.contains("memory") && !text.contains("mrs"), "{text}");
         assert!(render(&AccountsReport { accounts: Vec::new() }).contains("none"));
     }

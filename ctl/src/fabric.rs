@@ -27,6 +27,8 @@ struct FabricDevice {
     ecn: String,
     congestion_control: String,
     classes: String,
+    /// Highest rate of all frames to the NIC; 0 is no limit.
+    max_rate_mbit: u32,
     pauses: String,
     /// Counters of marks and notifications, of pauses and of repeated packets; sums over queues. None
     /// of those that the daemon does not have.
@@ -128,6 +130,7 @@ impl FabricView {
                 ecn: device.ecn.clone(),
                 congestion_control: device.congestion_control.clone(),
                 classes: device.classes.clone(),
+                max_rate_mbit: device.max_rate_mbit,
                 pauses: device.pauses.clone(),
                 counters: OF_DEVICE
                     .map(|name| (name, value(name)))
@@ -162,6 +165,7 @@ impl FabricView {
             Text("ECN"),
             Text("congestion control"),
             Text("classes"),
+            Number("Mbit/s at most"),
             Number("marked"),
             Number("CNPs sent"),
             Number("handled"),
@@ -181,7 +185,8 @@ impl FabricView {
                 "retransmitted_packets",
                 "local_ack_timeout_err",
             ];
-            section.row(texts.into_iter().chain(counts.map(|name| device.count(name))));
+            let rate = if device.max_rate_mbit == 0 { "-".to_owned() } else { device.max_rate_mbit.to_string() };
+            section.row(texts.into_iter().chain([rate]).chain(counts.map(|name| device.count(name))));
         }
         section
     }

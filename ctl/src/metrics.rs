@@ -193,6 +193,12 @@ impl Families {
         for account in &report.accounts {
             let labels = || vec![("uid", account.uid.to_string())];
             self.counter("account_delayed_calls", "Calls beyond the rate of a user", labels(), account.delayed_calls);
+            self.counter(
+                "account_delayed_turns",
+                "Turns beyond the highest rate of a user",
+                labels(),
+                account.delayed_turns,
+            );
             let help = "Messages with very many waiters at sockets of a user";
             self.counter("account_slow_wakes", help, labels(), account.slow_wakes);
             let help = "Neighbors that were asked for later, beside many others of a user";

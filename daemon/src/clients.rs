@@ -300,8 +300,8 @@ impl Clients {
         self.watch_cm_channels();
     }
 
-    /// Continues calls that wait and are due: one step of each session, for a while, in the order of
-    /// [`Turns`].
+    /// Continues calls that wait and are due: one step of each session, for a while, in the order
+    /// of [`Turns`].
     fn serve_waiting(&mut self, now: Instant, environment: &mut Environment<'_>) {
         let due = self.waiting.iter().filter(|(_, due)| *due <= now).filter_map(|(number, _)| {
             let session = self.sessions.get(number)?;

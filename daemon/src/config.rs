@@ -159,6 +159,8 @@ pub struct AccountLimits {
     pub daemon_memory_mib: u64,
     /// Control calls a second.
     pub control_calls_per_second: u32,
+    /// Highest rate of frames to NICs, Mbit/s; `None` is no limit.
+    pub max_rate_mbit: Option<u32>,
 }
 
 /// `[limits.client]`: limits of one client.
@@ -269,6 +271,8 @@ pub struct DeviceConfig {
     pub window_packets: u32,
     /// Packets in flight of all queue pairs of one worker on this device at most.
     pub total_window_packets: u32,
+    /// Highest rate of all frames of queue pairs to the NIC, Mbit/s; `None` is no limit.
+    pub max_rate_mbit: Option<u32>,
     /// Versions of RoCE that its addresses speak.
     pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
@@ -396,6 +400,7 @@ impl Default for AccountLimits {
             // More than programs that start make, and of calls that take long as many as there is
             // time for.
             control_calls_per_second: 50_000,
+            max_rate_mbit: None,
         }
     }
 }
@@ -473,6 +478,7 @@ impl DeviceConfig {
             queue_busy_ms: queue.busy_deadline.as_millis() as u32,
             window_packets: 128,
             total_window_packets: 192,
+            max_rate_mbit: None,
             roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
             credits: Credits::On,

@@ -305,9 +305,13 @@ impl Endpoint {
             return TransmittedOf { visits: 0, is_left: qp.has_sends() };
         }
         self.schedule.limit_ahead(slot, wire);
+        if let Some(qp) = self.qps.get_mut(slot) {
+            qp.waive_account_rate(true);
+        }
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
         self.schedule.end_limit_ahead(wire);
         if let Some(qp) = self.qps.get_mut(slot) {
+            qp.waive_account_rate(false);
             qp.set_silent(is_silent);
         }
         // An ordinary visit continues from here.
@@ -535,8 +539,8 @@ impl Endpoint {
         }
     }
 
-    /// The first queue pair in line goes to the end of the list of senders, if there is room for its
-    /// packets. Those that were held up in this call wait on.
+    /// The first queue pair in line goes to the end of the list of senders, if there is room for
+    /// its packets. Those that were held up in this call wait on.
     fn admit_from_line(&mut self) {
         let (mut passed, mut last) = (0, None);
         for _ in 0..=2 * self.schedule.senders.held() {
@@ -577,7 +581,7 @@ impl Endpoint {
         let (before, in_flight) = (sent.visits, qp.in_flight());
         let mut wire = Metered { wire, bytes: 0, nic_bytes: 0 };
         let class = self.schedule.class_of_datagram(qp, endpoint.ahs);
-        for _ in 0..budget {
+        for _ in 0..qp.frames_of_account(budget) {
             visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
             match visit {
@@ -589,6 +593,7 @@ impl Endpoint {
                 break;
             }
         }
+        qp.on_visited(now, wire.nic_bytes);
         self.schedule.charge(now, slot, sent.visits - before, &wire);
         if was_admitted {
             self.schedule.in_flight.charge(slot, qp.in_flight().saturating_sub(in_flight));

@@ -137,6 +137,7 @@ impl Qp {
                 endpoint_ids: config.qpn.endpoint().into(),
                 recovery: RecoveryConfig::GO_BACK_N,
                 congestion: CongestionControl::Off,
+                account_turns: None,
                 rate: None,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
@@ -469,6 +470,9 @@ impl Qp {
         if self.base.state.receives() {
             if let Some(rate) = &mut self.base.rate {
                 rate.on_timeout(endpoint.now);
+            }
+            if let Some(turns) = &mut self.base.account_turns {
+                turns.on_timeout(endpoint.now);
             }
             let (roles, mut cx) = self.split(endpoint);
             roles.on_timeout(&mut cx);

@@ -58,8 +58,8 @@ fn fabric_joins_devices_priorities_and_peers() {
     let (asked, shown) = run_fabric(&fabric(), &["fabric"]);
     assert_eq!(asked, "\"status\"\n\"counters\"\n\"qps\"\n\"status\"\n");
     for part in [
-        "roce0   serving  on   window              off       4,000        500       77        -              -         -",
-        "roce1   serving  on   window              off           -          9        -        -              -         -",
+        "roce0   serving  on   window              off                8000   4,000        500       77        -              -         -",
+        "roce1   serving  on   window              off                8000       -          9        -        -              -         -",
         "roce0   3 4                      42       -      -           -",
         "roce1   global                    -       -      -           -",
         "  roce1   all            6             0     0.000 s\n  roce1   5              1             0     0.000 s\n\n",

@@ -20,6 +20,7 @@ use nix::sys::{
 };
 use roced_abi::control::limit::AccountResource;
 use roced_report::AccountReport;
+use roced_transport::turns::shared_rate::SharedRate;
 use roced_types::{AccountId, DeviceId};
 
 use super::access::RuleId;
@@ -116,6 +117,8 @@ struct LedgerState {
     rules: Vec<RuleLimits>,
     /// Calls a second of accounts without a rule.
     calls: u32,
+    /// Their highest rate, Mbit/s.
+    max_rate_mbit: Option<u32>,
     share_percent: u32,
     accounts: BTreeMap<AccountId, AccountUse>,
     pools: BTreeMap<SharedPool, PoolUse>,
@@ -128,6 +131,8 @@ struct AccountUse {
     taken: [u64; RESOURCES],
     refused: [u64; RESOURCES],
     delayed_calls: u64,
+    /// Highest rate of its frames to NICs, which its queue pairs share.
+    send_rate: Arc<SharedRate>,
 }
 
 impl AccountUse {
@@ -137,7 +142,8 @@ impl AccountUse {
 
     /// Nothing is to be remembered of it.
     fn is_blank(&self) -> bool {
-        self.is_empty() && self.delayed_calls == 0 && self.refused.iter().all(|refused| *refused == 0)
+        let delayed = self.delayed_calls + self.send_rate.delayed_turns();
+        self.is_empty() && delayed == 0 && self.refused.iter().all(|refused| *refused == 0)
     }
 }
 
@@ -177,6 +183,7 @@ impl Ledger {
             limits_by_rule: rules.iter().map(|rule| by_resource(&rule.over(limits))).collect(),
             rules,
             calls: limits.control_calls_per_second,
+            max_rate_mbit: limits.max_rate_mbit,
             share_percent: limits.share_percent,
             accounts: BTreeMap::new(),
             pools: pools.collect(),
@@ -188,16 +195,33 @@ impl Ledger {
     pub fn set_limits(&self, limits: &AccountLimits) {
         let mut state = self.state();
         (state.limits, state.share_percent) = (by_resource(limits), limits.share_percent);
-        state.calls = limits.control_calls_per_second;
+        (state.calls, state.max_rate_mbit) = (limits.control_calls_per_second, limits.max_rate_mbit);
         state.limits_by_rule = state.rules.iter().map(|rule| by_resource(&rule.over(limits))).collect();
+        for usage in state.accounts.values() {
+            usage.send_rate.set(state.send_rate_of(usage.rule));
+        }
     }
 
-    /// A program of `account` connects, and matches `rule`: its limits are the account's from now on.
+    /// A program of `account` connects, and matches `rule`: its limits are the account's from now
+    /// on.
     pub fn set_rule(&self, account: AccountId, rule: Option<RuleId>) {
         let mut state = self.state();
         if rule.is_some() || state.accounts.contains_key(&account) {
-            state.accounts.entry(account).or_default().rule = rule;
+            let send_rate = state.send_rate_of(rule);
+            let usage = state.accounts.entry(account).or_default();
+            usage.rule = rule;
+            usage.send_rate.set(send_rate);
         }
+    }
+
+    /// Highest rate of the frames of `account` to NICs, for another of its queue pairs.
+    pub(crate) fn send_rate(&self, account: AccountId) -> Arc<SharedRate> {
+        let mut state = self.state();
+        let rule = state.accounts.get(&account).and_then(|usage| usage.rule);
+        let send_rate = state.send_rate_of(rule);
+        let usage = state.accounts.entry(account).or_default();
+        usage.send_rate.set(send_rate);
+        usage.send_rate.clone()
     }
 
     /// Turns of programs that match `rule`, for each of those without.
@@ -265,6 +289,8 @@ impl Ledger {
                 refused: named(&usage.refused),
                 control_calls_per_second: state.calls_of(usage.rule),
                 delayed_calls: usage.delayed_calls,
+                max_rate_mbit: state.send_rate_of(usage.rule) / 1000,
+                delayed_turns: usage.send_rate.delayed_turns(),
                 slow_wakes: slow_wakes.get(account).copied().unwrap_or(0),
                 delayed_neighbors: delayed_neighbors.get(account).copied().unwrap_or(0),
             }
@@ -284,6 +310,12 @@ impl LedgerState {
 
     fn calls_of(&self, rule: Option<RuleId>) -> u32 {
         rule.and_then(|rule| self.rules[rule.0].control_calls_per_second).unwrap_or(self.calls)
+    }
+
+    /// kbit/s; 0 is no limit.
+    fn send_rate_of(&self, rule: Option<RuleId>) -> u32 {
+        let of_rule = rule.and_then(|rule| self.rules[rule.0].max_rate_mbit);
+        of_rule.or(self.max_rate_mbit).unwrap_or(0) * 1000
     }
 
     fn take(&mut self, account: AccountId, pool: SharedPool, amount: u64) -> Result<(), LimitReached> {
@@ -483,6 +515,25 @@ mod tests {
         assert_eq!((take_all(&ledger, ONE).0.len(), take_all(&ledger, AccountId(7)).0.len()), (6, 6));
         ledger.set_rule(ONE, None);
         assert_eq!(take_all(&ledger, ONE).0.len(), 6);
+    }
+
+    #[test]
+    fn queue_pairs_of_an_account_share_the_rate_of_its_rule() {
+        let rule = |max_rate_mbit| RuleLimits { max_rate_mbit, ..RuleLimits::default() };
+        let limits = AccountLimits { max_rate_mbit: Some(3), ..AccountLimits::default() };
+        let ledger = Ledger::new(&limits, vec![rule(Some(9)), rule(None)], [(POOL, 100)]);
+        ledger.set_rule(ONE, Some(RuleId(0)));
+        let of_one = ledger.send_rate(ONE);
+        let of_other = ledger.send_rate(AccountId(7));
+        assert!(Arc::ptr_eq(&of_one, &ledger.send_rate(ONE)) && !Arc::ptr_eq(&of_one, &of_other));
+        assert_eq!([of_one.kbit_per_s(), of_other.kbit_per_s()], [9000, 3000]);
+        ledger.set_limits(&AccountLimits { max_rate_mbit: None, ..limits.clone() });
+        assert_eq!([of_one.kbit_per_s(), of_other.kbit_per_s()], [9000, 0]);
+        ledger.set_rule(ONE, Some(RuleId(1)));
+        assert_eq!(of_one.kbit_per_s(), 0, "its rule has no rate of its own");
+        ledger.set_limits(&AccountLimits { max_rate_mbit: Some(800_000), ..limits });
+        assert_eq!([of_one.kbit_per_s(), of_other.kbit_per_s()], [800_000_000; 2]);
+        assert_eq!(ledger.reports(&BTreeMap::new(), &BTreeMap::new())[0].max_rate_mbit, 800_000);
     }
 
     #[test]

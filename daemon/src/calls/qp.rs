@@ -156,7 +156,7 @@ impl CallHandler<'_, '_> {
             client: self.session,
             weight: self.registry.ledger.weight(self.objects.process.access.rule),
         };
-        let mut qp = Qp::new(config).with_owner(owner);
+        let mut qp = Qp::new(config).with_owner(owner).with_account_rate(self.registry.ledger.send_rate(owner.account));
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
             qp = qp.with_srq(&find(&mut self.objects.srqs, number)?.config);

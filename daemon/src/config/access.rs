@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     AccountLimits,
-    read::{QPS_MAX, is_account_name},
+    read::{QPS_MAX, RATE_MAX_MBIT, is_account_name},
     reader::ConfigSection,
 };
 
@@ -67,6 +67,8 @@ pub struct RuleLimits {
     pub daemon_memory_mib: Option<u64>,
     /// Control calls a second.
     pub control_calls_per_second: Option<u32>,
+    /// Highest rate of frames to NICs, Mbit/s.
+    pub max_rate_mbit: Option<u32>,
 }
 
 impl RuleLimits {
@@ -85,6 +87,7 @@ impl RuleLimits {
             memory_mib: self.memory_mib.or(others.memory_mib),
             daemon_memory_mib: self.daemon_memory_mib.unwrap_or(others.daemon_memory_mib),
             control_calls_per_second: self.control_calls_per_second.unwrap_or(others.control_calls_per_second),
+            max_rate_mbit: self.max_rate_mbit.or(others.max_rate_mbit),
         }
     }
 }
@@ -172,5 +175,6 @@ fn limits(section: &ConfigSection<'_, '_>) -> RuleLimits {
         memory_mib: memory("memory_mib"),
         daemon_memory_mib: memory("daemon_memory_mib"),
         control_calls_per_second: number("control_calls_per_second", "calls a second", 1_000_000),
+        max_rate_mbit: number("max_rate_mbit", "Mbit/s", RATE_MAX_MBIT),
     }
 }

@@ -73,6 +73,7 @@ section!("limits.account", AccountLimits {
     memory_mib => Apply,
     daemon_memory_mib => Apply,
     control_calls_per_second => Apply,
+    max_rate_mbit => Apply,
 });
 section!("limits.client", ClientLimits {
     qps => Apply,
@@ -113,6 +114,7 @@ section!("device", DeviceConfig {
     queue_busy_ms => Attach,
     window_packets => Restart,
     total_window_packets => Restart,
+    max_rate_mbit => Restart,
     roce => Restart,
     pkeys => Restart,
     credits => Restart,

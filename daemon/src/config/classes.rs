@@ -76,7 +76,7 @@ impl ClassesConfig {
         named(priority).or(own).or_else(|| named(0)).unwrap_or(0)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tc_bw.is_empty() && self.tc_strict.is_empty()
     }
 
@@ -87,9 +87,10 @@ impl ClassesConfig {
         }
     }
 
-    /// The classes, if there are any, of a link with this speed.
-    pub fn classes(&self, speed_mbit_per_s: u32) -> Option<TrafficClasses> {
-        if self.is_empty() {
+    /// The classes, if there are any, of a link with this speed and a device with this highest rate.
+    /// Without others a highest rate is that of one class.
+    pub fn classes(&self, speed_mbit_per_s: u32, max_rate_mbit: Option<u32>) -> Option<TrafficClasses> {
+        if self.is_empty() && max_rate_mbit.is_none() {
             return None;
         }
         let mut classes = TrafficClasses {
@@ -99,6 +100,7 @@ impl ClassesConfig {
             },
             ahead_bytes_max: self.tx_ahead_bytes.unwrap_or_else(|| ahead_of(speed_mbit_per_s)) as usize,
             class_of_priority: core::array::from_fn(|priority| self.class_of(priority as u8)),
+            max_rate_kbit_per_s: max_rate_mbit.unwrap_or(0) * 1000,
             ..TrafficClasses::default()
         };
         for (class, config) in (0..).zip(&mut classes.config) {
@@ -196,7 +198,9 @@ mod tests {
 
     #[test]
     fn without_shares_and_strict_classes_there_are_none() {
-        assert!(ClassesConfig::default().classes(10_000).is_none());
+        assert!(ClassesConfig::default().classes(10_000, None).is_none());
+        let classes = ClassesConfig::default().classes(10_000, Some(800_000)).expect("a rate");
+        assert_eq!((classes.max_rate_kbit_per_s, classes.class_of_priority), (800_000_000, [0; 8]));
     }
 
     #[test]
@@ -213,7 +217,8 @@ mod tests {
         config.take_priorities(&[(26, 3)].into());
         assert_eq!(config.to_string(), "1=10% 3=90% 6=strict:8M");
         assert_eq!(ClassesConfig::default().to_string(), "off");
-        let classes = config.classes(10_000).expect("shares");
+        let classes = config.classes(10_000, None).expect("shares");
+        assert_eq!(classes.max_rate_kbit_per_s, 0);
         assert_eq!(classes.config[3], ClassConfig::new(Selection::Ets { percent: 90 }));
         assert_eq!(classes.config[6], ClassConfig { selection: Selection::Strict, max_rate_kbit_per_s: 8000 });
         assert_eq!(classes.class_of_priority, [1, 1, 1, 3, 1, 3, 6, 1]);

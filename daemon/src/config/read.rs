@@ -20,6 +20,8 @@ use super::{
     reader::{ConfigSection, TextRule},
 };
 
+/// The fastest link.
+pub(super) const RATE_MAX_MBIT: u32 = 800_000;
 /// As many as there are numbers.
 pub(super) const QPS_MAX: u32 = Qpn::INDEX_COUNT * EndpointId::COUNT as u32;
 
@@ -164,6 +166,7 @@ fn account_limits(section: &ConfigSection<'_, '_>, default: &AccountLimits) -> A
             default.control_calls_per_second,
             1..=1_000_000,
         ),
+        max_rate_mbit: section.optional_number("max_rate_mbit", "Mbit/s", "no limit", 1..=RATE_MAX_MBIT),
     }
 }
 
@@ -324,6 +327,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
             default.total_window_packets,
             1..=1_048_576,
         ),
+        max_rate_mbit: section.optional_number("max_rate_mbit", "Mbit/s", "no limit", 1..=RATE_MAX_MBIT),
         roce: section.choice("roce", default.roce),
         pkeys: pkeys(section, default.pkeys),
         credits: section.choice("credits", default.credits),
@@ -363,7 +367,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         interface: default.interface,
     };
     device.classes.take_priorities(&device.dscp_prio);
-    if !device.pfc.honored(0).is_empty() && device.classes.classes(0).is_none() {
+    if !device.pfc.honored(0).is_empty() && device.classes.is_empty() {
         let message =
             "pauses hold traffic classes, and [device.classes] has none: `tc_bw = { 0 = 100 }` is one for all";
         section.refuse("pfc", message.to_owned());

@@ -186,6 +186,7 @@ impl Asked<'_> {
             ecn: device.config.ecn.to_string(),
             congestion_control: device.config.congestion_control.to_string(),
             classes: device.config.classes.to_string(),
+            max_rate_mbit: device.config.max_rate_mbit.unwrap_or(0),
             pauses: device.config.pfc.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,

@@ -228,7 +228,7 @@ fn add_endpoint_slots<'a>(
     queues: impl Iterator<Item = (&'a ServedQueue, NicQueue)>,
 ) {
     let speed_mbit_per_s = checked.net.device(id).speed_mbit_per_s;
-    let mut classes = device.classes.classes(speed_mbit_per_s);
+    let mut classes = device.classes.classes(speed_mbit_per_s, device.max_rate_mbit);
     if let Some(classes) = &mut classes {
         classes.watchdog = device.pfc.watchdog(speed_mbit_per_s);
         classes.paused_priorities = device.pfc.honored(speed_mbit_per_s).bits();

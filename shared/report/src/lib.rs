@@ -111,6 +111,12 @@ pub struct AccountReport {
     pub control_calls_per_second: u32,
     /// Times that a call waited because it made more, since it has had something.
     pub delayed_calls: u64,
+    /// Highest rate of its frames to NICs, Mbit/s; 0 is no limit.
+    #[serde(default)]
+    pub max_rate_mbit: u32,
+    /// Turns of its queue pairs that waited for that rate, since it has had something.
+    #[serde(default)]
+    pub delayed_turns: u64,
     /// Messages to its programs, and from them, that had the kernel walk very many waiters at their
     /// sockets: a thread of the user's handles its messages for a while after each. Since the first
     /// of its programs connected that are there.
@@ -184,6 +190,9 @@ pub struct DeviceReport {
     /// as "0=20% 3=80%:8000M 6=strict"; "off" without classes.
     #[serde(default)]
     pub classes: String,
+    /// Highest rate of all frames of queue pairs to the NIC, Mbit/s; 0 is no limit.
+    #[serde(default)]
+    pub max_rate_mbit: u32,
     /// Pauses by the other end of the link that roced honors: priorities, such as "3 4", or
     /// "global"; "off" if there are none.
     #[serde(default)]

@@ -22,6 +22,7 @@ mod perf;
 mod program;
 mod programs;
 mod quiet;
+mod rates;
 mod refusals;
 mod reload;
 mod sandbox;
@@ -102,6 +103,7 @@ const TESTS: &[(&str, Test)] = tests! {
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
     classes: two_classes_have_their_shares a_ping_of_a_strict_class_does_not_wait_for_bulk
         bulk_goes_on_after_its_link_was_down;
+    rates: an_account_has_its_highest_rate a_device_has_its_highest_rate;
     congestion: two_senders_share_a_port_that_marks four_senders_share_a_port_that_marks
         responses_to_reads_share_a_port_that_marks senders_with_dcqcn_share_a_port
         without_a_congestion_window_the_port_drops marked_frames_have_a_right_icrc;

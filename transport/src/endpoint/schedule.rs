@@ -158,8 +158,8 @@ impl Schedule {
         self.in_flight.set_class(slot, qp.owner(), class);
     }
 
-    /// Class of a queue pair; without classes any. One that flushes its work sends nothing: it waits
-    /// for no frames to the NIC.
+    /// Class of a queue pair; without classes any. One that flushes its work sends nothing: it
+    /// waits for no frames to the NIC.
     fn class_of(&self, qp: &Qp, ahs: &AhTable) -> u8 {
         let Some(classes) = &self.classes else { return 0 };
         if matches!(qp.state(), State::Error | State::SendQueueError) {

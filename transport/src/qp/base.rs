@@ -19,6 +19,7 @@ use crate::{
     psn::Psn,
     recovery::RecoveryConfig,
     srq::SrqConfig,
+    turns::account_turns::AccountTurns,
     wire::{bth::Bth, headers::Headers, opcode::Opcode, path::Path},
 };
 
@@ -38,6 +39,8 @@ pub(crate) struct QpBase {
     pub(super) endpoint_ids: EndpointIds,
     pub(super) recovery: RecoveryConfig,
     pub(super) congestion: CongestionControl,
+    /// Turns at the rate of its account, if it has one or may have one.
+    pub(super) account_turns: Option<AccountTurns>,
     /// Of packets that follow CNPs by a rate, if anything reacts to congestion.
     pub(super) rate: Option<Box<SendRate>>,
     pub(super) state: State,
@@ -107,6 +110,15 @@ impl QpBase {
         self.config.pd
     }
 
+    /// Whether the rate of its account lets no packet with data leave at `now` by a NIC; it has a
+    /// deadline in that case.
+    #[inline]
+    pub(super) fn waits_for_account(&mut self, now: Nanos) -> bool {
+        let Some(turns) = &mut self.account_turns else { return false };
+        let is_local = matches!(&self.path, PathState::Ready(path) if path.via().is_local());
+        !is_local && turns.is_closed(now)
+    }
+
     /// Whether its rate lets no packet leave at `now`; it has a deadline in that case.
     #[inline]
     pub(super) fn is_paced(&mut self, now: Nanos) -> bool {
@@ -141,10 +153,17 @@ impl QpBase {
         self.rate.is_some() && !self.is_same_device()
     }
 
-    /// When the packet that waits for the rate may leave; [`Nanos::NEVER`] if none waits.
+    /// When the packet that waits for the rate, or that of its account, may leave;
+    /// [`Nanos::NEVER`] if none waits.
     #[inline]
     pub(super) fn rate_deadline(&self) -> Nanos {
-        self.rate.as_ref().map_or(Nanos::NEVER, |rate| rate.deadline())
+        self.rate.as_ref().map_or(Nanos::NEVER, |rate| rate.deadline()).min(self.account_deadline())
+    }
+
+    /// As [`Self::rate_deadline`], of the rate of its account alone.
+    #[inline]
+    pub(super) fn account_deadline(&self) -> Nanos {
+        self.account_turns.as_ref().map_or(Nanos::NEVER, AccountTurns::deadline)
     }
 
     /// Its rate in bytes per second; `None` if it has no bound.

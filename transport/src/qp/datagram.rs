@@ -136,6 +136,9 @@ impl Datagram {
                 return Transmission::Idle;
             }
             PathState::Unreachable => cx.base.counters.count(QpCount::Unreachable),
+            PathState::Ready(path) if !path.via().is_local() && cx.base.waits_for_account(cx.now) => {
+                return Transmission::Idle;
+            }
             PathState::Ready(path) => {
                 let qkey =
                     if entry.to().qkey & PRIVILEGED_QKEY != 0 { cx.base.attributes.qkey } else { entry.to().qkey };

@@ -1,9 +1,16 @@
 //! The owner of a queue pair: its turns, and the memory charged for it.
 
+use alloc::sync::Arc;
+
 use roced_types::QpSizes;
 
 use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
-use crate::{congestion::send_rate::SendRate, recv_queue::RecvQueue, turns::fair::FairOwner};
+use crate::{
+    clock::Nanos,
+    congestion::send_rate::SendRate,
+    recv_queue::RecvQueue,
+    turns::{account_turns::AccountTurns, fair::FairOwner, shared_rate::SharedRate},
+};
 
 impl Qp {
     /// Memory that a queue pair of granted sizes allocates at most, bytes: itself, its rate, its
@@ -21,6 +28,35 @@ impl Qp {
     pub const fn with_owner(mut self, owner: FairOwner) -> Self {
         (self.account, self.client, self.weight) = (owner.account, owner.client, owner.weight);
         self
+    }
+
+    /// Has it share the highest rate of its account with others: of frames to a NIC.
+    /// Acknowledgments count and do not wait.
+    #[must_use]
+    pub fn with_account_rate(mut self, rate: Arc<SharedRate>) -> Self {
+        self.base.account_turns = Some(AccountTurns::new(rate));
+        self
+    }
+
+    /// Frames that it may send in a turn at the rate of its account, at most `most`.
+    #[inline]
+    pub(crate) fn frames_of_account(&self, most: usize) -> usize {
+        self.base.account_turns.as_ref().map_or(most, |turns| turns.frames(most))
+    }
+
+    /// A visit at `now` is over, with these bytes of frames to a NIC.
+    #[inline]
+    pub(crate) fn on_visited(&mut self, now: Nanos, nic_bytes: usize) {
+        if let Some(turns) = &mut self.base.account_turns {
+            turns.on_sent(now, nic_bytes);
+        }
+    }
+
+    /// From now on it sends without regard to the rate of its account, or no longer.
+    pub(crate) const fn waive_account_rate(&mut self, is_waived: bool) {
+        if let Some(turns) = &mut self.base.account_turns {
+            turns.is_waived = is_waived;
+        }
     }
 
     /// The account and client that its turns belong to.

@@ -132,7 +132,7 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.deadline(base),
             Self::Unreliable(it) if base.state.sends() => it.deadline().min(base.rate_deadline()),
-            Self::Datagram(it) if base.state.sends() => it.deadline(),
+            Self::Datagram(it) if base.state.sends() => it.deadline().min(base.account_deadline()),
             Self::Unreliable(_) | Self::Datagram(_) => Nanos::NEVER,
         }
     }

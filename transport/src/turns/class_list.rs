@@ -4,8 +4,8 @@
 use super::{
     TURN_FRAMES,
     class_pause::{ClassPause, PauseWatchdog},
-    class_rate::ClassRate,
     classes::Selection,
+    shared_rate::RateTurns,
     turn_list::TurnList,
 };
 use crate::clock::Nanos;
@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 #[derive(Debug)]
 pub(crate) struct ClassList {
     pub(crate) turns: TurnList,
-    pub(crate) rate: ClassRate,
+    pub(crate) rate: RateTurns,
     pub(crate) pause: ClassPause,
     /// Its rate or a pause was found to close it: until then.
     closed_until: Option<Nanos>,
@@ -29,7 +29,7 @@ pub(crate) struct ClassList {
 impl ClassList {
     pub(crate) fn new(
         selection: Selection,
-        rate: ClassRate,
+        rate: RateTurns,
         watchdog: PauseWatchdog,
         slots: u32,
         turn_cost: u32,

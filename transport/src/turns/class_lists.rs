@@ -7,9 +7,9 @@ use super::{
     FULL_FRAME_COST,
     class_list::ClassList,
     class_pause::PauseStorm,
-    class_rate::ClassRate,
     classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
     fair::FairOwner,
+    shared_rate::RateTurns,
 };
 use crate::clock::Nanos;
 
@@ -27,6 +27,10 @@ pub(crate) struct ClassLists {
     /// of frames to no NIC.
     pub(crate) classes: Box<[ClassList]>,
     pub(crate) strict: usize,
+    /// Rate of the device: of all classes but the last.
+    device: RateTurns,
+    /// It was found to close them: until then.
+    device_closed_until: Option<Nanos>,
     /// The first class has no limit of bytes ahead of it.
     pub(crate) has_first: bool,
     /// Place in `classes` of each number of a class.
@@ -66,14 +70,21 @@ impl ClassLists {
         let strict = order.iter().filter(|class| is_strict(class)).count();
         let has_first = strict > 0 && !classes.may_be_paused(order[0]);
         let list = |class: u8, config: ClassConfig| {
-            let rate = ClassRate::new(class, config.max_rate_kbit_per_s, &classes.rates);
-            ClassList::new(config.selection, rate, classes.watchdog, slots, turn_cost)
+            let rate = match classes.rates.classes.get(usize::from(class)) {
+                Some(rate) => rate.clone(),
+                None => Default::default(),
+            };
+            rate.set(config.max_rate_kbit_per_s);
+            ClassList::new(config.selection, RateTurns::new(rate), classes.watchdog, slots, turn_cost)
         };
         let lists: Vec<_> = order.iter().map(|class| list(*class, classes.config[usize::from(*class)])).collect();
         let local = list(LOCAL, ClassConfig::new(Selection::Strict));
+        classes.rates.device.set(classes.max_rate_kbit_per_s);
         Self {
             classes: lists.into_iter().chain([local]).collect(),
             strict,
+            device: RateTurns::new(classes.rates.device.clone()),
+            device_closed_until: None,
             has_first,
             place_of,
             numbers: order.into_boxed_slice(),
@@ -119,17 +130,36 @@ impl ClassLists {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.classes.iter().all(|class| class.turns.list.is_empty() || class.closed_until().is_some())
+        let (local, nic) = self.classes.split_last().expect("frames to no NIC have a list");
+        let is_closed = |class: &ClassList| self.device_closed_until.is_some() || class.closed_until().is_some();
+        local.turns.list.is_empty() && nic.iter().all(|class| class.turns.list.is_empty() || is_closed(class))
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
-        let waiting = self.classes.iter().filter(|class| !class.turns.list.is_empty());
-        waiting.filter_map(ClassList::closed_until).min().unwrap_or(Nanos::NEVER)
+        let nic = &self.classes[..self.local()];
+        let waiting = nic.iter().filter(|class| !class.turns.list.is_empty());
+        let until = waiting.filter_map(|class| class.closed_until().max(self.device_closed_until)).min();
+        until.unwrap_or(Nanos::NEVER)
     }
 
     pub(crate) fn closed(&self) -> Places {
+        if self.device_closed_until.is_some() {
+            return (1 << self.local()) - 1;
+        }
         let closed = self.classes.iter().enumerate().filter(|(_, class)| class.closed_until().is_some());
         closed.fold(0, |places, (place, _)| places | 1 << place)
+    }
+
+    /// The rate of the device lets none of its frames leave at `now`.
+    fn is_device_closed(&mut self, now: Nanos, except: Places) -> bool {
+        if !self.device.is_limited() {
+            return false;
+        }
+        let mut nic = self.classes[..self.local()].iter().enumerate();
+        if nic.any(|(place, class)| except & 1 << place == 0 && class.turns.has_turn()) {
+            self.device_closed_until = Some(self.device.turn_begin(now)).filter(|begin| *begin > now);
+        }
+        self.device_closed_until.is_some()
     }
 
     /// Priorities are paused until these times, or not where that has passed: a class until the
@@ -150,6 +180,7 @@ impl ClassLists {
 
     pub(crate) fn on_time(&mut self, now: Nanos) {
         self.has_storm_report = false;
+        self.device_closed_until = self.device_closed_until.filter(|until| *until > now);
         for class in &mut self.classes {
             class.on_time(now);
             self.has_storm_report |= class.pause.has_storm_report();
@@ -166,6 +197,9 @@ impl ClassLists {
         let has_local = except & 1 << local == 0 && self.classes[local].turns.has_turn();
         if has_local && self.local_ahead <= -i64::from(self.turn_cost) {
             return self.classes[local].turns.list.pop();
+        }
+        if self.is_device_closed(now, except) {
+            return if has_local { self.classes[local].turns.list.pop() } else { None };
         }
         let first = if self.strict_ahead < self.strict_most { self.pop_strict(now, except) } else { None };
         if first.is_some() {
@@ -188,6 +222,9 @@ impl ClassLists {
         let class = &mut self.classes[place];
         class.turns.list.charge(slot, cost);
         class.on_sent(now, nic_bytes);
+        if !is_local && self.device.is_limited() {
+            self.device.on_sent(now, nic_bytes);
+        }
         if cost == 0 {
             return;
         }
@@ -204,11 +241,13 @@ impl ClassLists {
     }
 
     pub(crate) fn frames(&self, slot: u32) -> usize {
-        let class = &self.classes[self.place(slot)];
+        let place = self.place(slot);
+        let class = &self.classes[place];
+        let most = if place == self.local() { class.frames } else { self.device.frames(class.frames) };
         if class.quantum == 0 {
-            return class.frames;
+            return most;
         }
-        class.frames.min((class.credit.max(0) / i64::from(FULL_FRAME_COST)) as usize + 1)
+        most.min((class.credit.max(0) / i64::from(FULL_FRAME_COST)) as usize + 1)
     }
 
     /// Each class has its quantum in each round: also one with slots that are held, because the

@@ -6,7 +6,9 @@
 //!   PCP  ──┘                      the rest by shares (ETS), each below its highest rate
 //! ```
 
-use super::{class_pause::PauseWatchdog, class_rate::ClassRates};
+use alloc::sync::Arc;
+
+use super::{class_pause::PauseWatchdog, shared_rate::SharedRate};
 use crate::{path_state::PathState, wire::path::Path};
 
 /// Traffic classes of a device, and priorities of IEEE 802.1Q.
@@ -42,6 +44,13 @@ impl ClassConfig {
     pub const fn new(selection: Selection) -> Self {
         Self { selection, max_rate_kbit_per_s: 0 }
     }
+}
+
+/// Highest rates of a device and of its classes; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceRates {
+    pub(crate) device: Arc<SharedRate>,
+    pub(crate) classes: [Arc<SharedRate>; CLASSES],
 }
 
 /// Field that tells the priority of a packet.
@@ -80,8 +89,10 @@ pub struct TrafficClasses {
     /// Bytes in the queue of a NIC with which packets of classes with shares find no room: those
     /// that a packet of a strict class waits for at most, beside one frame.
     pub ahead_bytes_max: usize,
-    /// When each class may send again, if it has a highest rate.
-    pub rates: ClassRates,
+    /// kbit/s of all frames to the NIC; 0 for no limit.
+    pub max_rate_kbit_per_s: u32,
+    /// When the device and each class may send again, if they have a highest rate.
+    pub rates: DeviceRates,
     /// Priorities that may be paused, a bit for each: frames of their classes have no more bytes
     /// before them than those of classes with shares. The NIC sends these in spite of a pause.
     pub paused_priorities: u8,
@@ -99,7 +110,8 @@ impl Default for TrafficClasses {
             priority_of_dscp: core::array::from_fn(|dscp| dscp as u8 >> 3),
             trust: Trust::Dscp,
             ahead_bytes_max: 65_536,
-            rates: ClassRates::default(),
+            max_rate_kbit_per_s: 0,
+            rates: DeviceRates::default(),
             paused_priorities: 0,
             watchdog: PauseWatchdog::default(),
         }

@@ -23,7 +23,7 @@
 
 use super::{
     class_lists::Places,
-    classes::{ClassConfig, TrafficClasses},
+    classes::{ClassConfig, DeviceRates, TrafficClasses},
     fair::FairOwner,
     senders::Senders,
 };
@@ -88,7 +88,8 @@ impl InFlight {
     pub(crate) fn set_classes(&mut self, slots: u32, classes: &TrafficClasses) {
         // Rates hold where frames leave.
         let config = classes.config.map(|class| ClassConfig::new(class.selection));
-        let classes = TrafficClasses { config, ..classes.clone() };
+        let rates = DeviceRates::default();
+        let classes = TrafficClasses { config, max_rate_kbit_per_s: 0, rates, ..classes.clone() };
         self.line = Senders::with_classes(slots, self.quantum * COST, &classes).leave_an_eighth();
     }
 

@@ -183,6 +183,61 @@ fn a_slow_class_does_not_keep_others_from_the_line() {
     }
 }
 
+/// Two classes with these shares, the others strict, and a rate of the device of 80 MB/s.
+fn device_limited(percent: [u8; 2]) -> TrafficClasses {
+    TrafficClasses { max_rate_kbit_per_s: 640_000, ..shares(percent) }
+}
+
+/// One account has two queue pairs of class 0, another one of class 1 and one of class 2, which is
+/// strict and has a rate of its own.
+#[test]
+fn the_rate_of_a_device_is_that_of_its_classes_together() {
+    let time = Nanos::from_millis(100);
+    let settings = Settings { turn_frames: 64, mtu: 4096, ..Settings::default() };
+    for (classes, of, expected) in [
+        ((|| device_limited([70, 30])) as fn() -> _, &[0, 0, 1][..], [70, 30, 0]),
+        (|| device_limited([50, 50]), &[0], [100, 0, 0]),
+        (|| device_limited([20, 80]), &[0, 1, 2], [0, 0, 100]),
+        (
+            || {
+                let mut classes = device_limited([25, 75]);
+                classes.config[2].max_rate_kbit_per_s = 320_000;
+                classes
+            },
+            &[0, 0, 1, 2],
+            [13, 37, 50],
+        ),
+    ] {
+        let settings = Settings { classes: Some(classes), ..settings };
+        let all = completed(settings, of, full, time, no_fault);
+        let sum: usize = all.iter().sum();
+        assert!(sum.abs_diff(8_000_000) < 400_000, "{all:?}");
+        for (class, expected) in expected.into_iter().enumerate() {
+            assert!((part(all, class) - f64::from(expected)).abs() < 3.0, "{all:?} of {expected}");
+        }
+    }
+}
+
+/// The device waits for its rate, and frames to this host do not.
+#[test]
+fn frames_to_this_host_have_no_rate_of_the_device() {
+    let settings = Settings {
+        classes: Some(|| TrafficClasses { max_rate_kbit_per_s: 1000, ..shares([100]) }),
+        window: 100_000,
+        ..Settings::default()
+    };
+    let mut pair = pair(settings, &[(0, NIC), (0, Egress::SameDevice)]);
+    (5..=6).for_each(|index| fill(&mut pair, index, 400_000));
+    let mut wire = Chunks::default();
+    for step in 0..100 {
+        let (now, host) = (pair.now + Nanos::from_micros(step * 50), &mut pair.hosts[0]);
+        wire.free = 1000;
+        host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);
+    }
+    let [to_nic, to_host] = [5, 6].map(|index| wire.sent(index));
+    assert!(to_host > 1_500_000 && to_nic < 20_000, "{:?}", wire.sent);
+}
+
 /// A NIC with room for some chunks of 2,048 bytes, and a hand-over.
 #[derive(Default)]
 struct Chunks {

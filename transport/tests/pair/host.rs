@@ -1,6 +1,9 @@
 //! A host: an endpoint, memory, completion queues. And a network of two of them on a virtual clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use roced_transport::{
     ah::AhEntry,
@@ -16,8 +19,7 @@ use roced_transport::{
     recovery::RecoveryConfig,
     reject::Disposition,
     srq::{Srq, SrqConfig},
-    turns::classes::TrafficClasses,
-    turns::fair::FairOwner,
+    turns::{classes::TrafficClasses, fair::FairOwner, shared_rate::SharedRate},
     wire::{
         Roce,
         aeth::Aeth,
@@ -264,6 +266,8 @@ pub(crate) struct Pair {
     pub(crate) life: u16,
     /// Owner of queue pairs made from now on.
     pub(crate) owner: FairOwner,
+    /// Of each host: rate of the account of queue pairs made from now on.
+    pub(crate) account_rates: [Option<Arc<SharedRate>>; 2],
     flying: [VecDeque<(usize, Vec<u8>)>; 2],
     seen: BTreeMap<(usize, u8), usize>,
     /// (sender, opcode, PSN) of every frame sent.
@@ -303,6 +307,7 @@ impl Pair {
             settings,
             life: 0,
             owner: FairOwner::default(),
+            account_rates: [None, None],
             flying: Default::default(),
             seen: BTreeMap::new(),
             trace: Vec::new(),
@@ -341,7 +346,8 @@ impl Pair {
                 let srq = host.endpoint.srq(srqn).expect("made before");
                 qp = Qp::new(QpConfig { sizes: QpSizes { recv_wrs: 1, ..SIZES }, ..config }).with_srq(srq.config());
             }
-            let qp = qp.with_owner(self.owner);
+            let mut qp = qp.with_owner(self.owner);
+            qp = self.account_rates[at].iter().fold(qp, |qp, rate| qp.with_account_rate(rate.clone()));
             host.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
         }
     }

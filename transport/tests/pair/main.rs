@@ -2,6 +2,7 @@
 //! applications that know the expected memory and completions. Each test here is one rule of the
 //! transport, seen from outside.
 
+mod account_rates;
 mod adapters;
 mod application;
 mod atomics;

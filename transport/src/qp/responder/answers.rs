@@ -202,7 +202,8 @@ impl Responder {
         wire: &mut W,
     ) -> Transmission {
         // A failed queue pair has no timers: its last answers do not wait.
-        if cx.base.state != State::Error && cx.base.is_paced(cx.now) {
+        let is_held = cx.base.state != State::Error && (cx.base.waits_for_account(cx.now) || cx.base.is_paced(cx.now));
+        if is_held {
             return Transmission::Idle;
         }
         let mtu = cx.base.mtu();
