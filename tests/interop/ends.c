@@ -3,8 +3,10 @@
  * One program for both ends, an ordinary libibverbs program: over rdma_rxe in the guest, over
  * roced's library on the host.
  *
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION           waits, and answers the requests
- *   ends [-g GID-INDEX] [-p PORT] [-m MTU] QUESTION ADDRESS   asks
+ *   ends [OPTIONS] QUESTION           waits, and answers the requests
+ *   ends [OPTIONS] QUESTION ADDRESS   asks
+ *
+ * OPTIONS: -g GID-INDEX, -p PORT, -m MTU, and -t TRAFFIC-CLASS, with ECN in its low two bits.
  *
  * It prints the events, a fact a line: "request success", "receive local length error", "event QP
  * access error", "state ERR". Whether that is as it should be is for others to say; only errors
@@ -33,6 +35,9 @@
 #define RECEIVES 64
 #define PATIENCE_S 20
 #define BURST 16
+/* Long enough for marks, and for notifications of them. */
+#define MARKED_ROUNDS 4
+#define MARKED_BYTES (EXPOSED_BYTES / 2)
 
 static struct {
 	struct ibv_context *context;
@@ -56,7 +61,7 @@ static struct introduction theirs;
 static int peer, gid_index = 1, mtu = 1024;
 static uint32_t first_psn = 0x123456;
 /* Ends of queue pairs: the timer is 67 ms. */
-static uint8_t rnr_retry = 7, retry_cnt = 7, timeout = 14;
+static uint8_t rnr_retry = 7, retry_cnt = 7, timeout = 14, traffic_class;
 
 static void die(const char *format, ...)
 {
@@ -187,7 +192,7 @@ static void connect_ends(void)
 	change((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = code, .dest_qp_num = theirs.qpn, .rq_psn = theirs.psn,
 			.max_dest_rd_atomic = 8, .min_rnr_timer = 12,
 			.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = theirs.gid,
-				.sgid_index = (uint8_t)gid_index, .hop_limit = 64 } } },
+				.sgid_index = (uint8_t)gid_index, .hop_limit = 64, .traffic_class = traffic_class } } },
 	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 	       IBV_QP_MIN_RNR_TIMER);
 	change((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = retry_cnt, .rnr_retry = rnr_retry,
@@ -406,6 +411,18 @@ static void operations(int client)
 	printf("all operations done\n");
 }
 
+/* Long transfers of each kind, every byte compared, through a switch that marks packets. */
+static void marked(int client)
+{
+	for (uint32_t round = 0; round < MARKED_ROUNDS; round++) {
+		operation(client, IBV_WR_RDMA_WRITE, "WRITE", MARKED_BYTES, 3 * round, 0);
+		operation(client, IBV_WR_SEND, "SEND", MARKED_BYTES, 3 * round + 1, 0);
+		operation(client, IBV_WR_RDMA_READ, "READ", MARKED_BYTES, 3 * round + 2, 0);
+	}
+	printf("all transfers done\n");
+	tell_end();
+}
+
 /* The refused request, and the one behind it. */
 static void refused(int client, enum ibv_wr_opcode opcode, uint32_t size, uint64_t offset, uint32_t key)
 {
@@ -489,6 +506,8 @@ static void run(const char *what, int client)
 {
 	if (is(what, "operations") || is(what, "psn-wrap"))
 		operations(client);
+	else if (is(what, "marked"))
+		marked(client);
 	else if (is(what, "reuse"))
 		reuse(client);
 	else if (is(what, "rnr"))
@@ -518,13 +537,15 @@ int main(int count, char **words)
 	const char *port = "7472";
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (int option; (option = getopt(count, words, "g:p:m:")) != -1;) {
+	for (int option; (option = getopt(count, words, "g:p:m:t:")) != -1;) {
 		if (option == 'g')
 			gid_index = atoi(optarg);
 		else if (option == 'p')
 			port = optarg;
 		else if (option == 'm')
 			mtu = atoi(optarg);
+		else if (option == 't')
+			traffic_class = (uint8_t)atoi(optarg);
 		else
 			return 2;
 	}

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The other end, inside the guest: an ordinary libibverbs program over Linux's rdma_rxe. Waits on a
- * TCP port; each connection is one queue pair, and its lines are commands, each answered by "ok" or
- * "failed WHY":
+ * The other end, inside the guest: an ordinary libibverbs program over Linux's rdma_rxe.
+ *
+ *   rxe-peer [PORT [TRAFFIC-CLASS]]
+ *
+ * Waits on a TCP port; each connection is one queue pair, and its lines are commands, each answered
+ * by "ok" or "failed WHY":
  *
  *   connect GID QPN PSN MTU [VA RKEY]     the peer; answered by our own "GID QPN PSN MTU VA RKEY"
  *   send SIZE SEED [IMM]                  the request of that name, to its completion; bytes are
@@ -44,6 +47,7 @@ static struct {
 	int first, last;
 } end;
 
+static uint8_t traffic_class;
 static char failure[200];
 
 static int fail(const char *format, ...)
@@ -210,7 +214,8 @@ static int connect_end(FILE *answers, const char *gid_text, uint32_t qpn, uint32
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(mtu), .dest_qp_num = qpn, .rq_psn = psn,
 		.max_dest_rd_atomic = 16, .min_rnr_timer = 12,
 		.ah_attr = { .is_global = 1, .port_num = 1,
-			     .grh = { .dgid = theirs, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
+			     .grh = { .dgid = theirs, .sgid_index = (uint8_t)index, .hop_limit = 64,
+				      .traffic_class = traffic_class } } };
 	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7,
 		.sq_psn = end.psn, .max_rd_atomic = 16 };
 
@@ -304,6 +309,8 @@ int main(int count, char **words)
 	int listener = socket(AF_INET6, SOCK_STREAM, 0), yes = 1;
 	struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_port = htons(count > 1 ? (uint16_t)atoi(words[1]) : 7471) };
 
+	if (count > 2)
+		traffic_class = (uint8_t)atoi(words[2]);
 	signal(SIGCHLD, SIG_IGN);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 4)) {

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use crate::{
     guest::{self, Guest},
     process::{self, Ended, Running},
-    scenario::{Harm, Network, Side},
+    scenario::{Harm, MARKED_SHARE, Network, Side},
 };
 
 /// Time limit of commands that move no data.
@@ -29,12 +29,34 @@ const MTU: u32 = 4200;
 const TAP: &str = "guest0";
 const HOST_PORT: &str = "a0";
 
+/// Words in the guest kernel's log that mean trouble.
+const TROUBLE: &str = "warn|bug|oops|error|fail|stuck|leak|call trace";
+
+/// Options of roced's device.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// `credits`: "on" or "off".
+    pub(crate) credits: String,
+    /// Its packets may be marked, it reacts to notifications, and the switch marks.
+    pub(crate) ecn: bool,
+}
+
+/// Frames that passed the switch since its faults were set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub(crate) frames: u64,
+    /// Dropped, duplicated, corrupted.
+    pub(crate) harmed: [u64; 3],
+    pub(crate) marked: u64,
+}
+
 /// Both ends, ready.
 pub(crate) struct Bench {
     name: String,
     image: PathBuf,
     programs: PathBuf,
     folder: PathBuf,
+    options: Options,
     guest: Option<Guest>,
     /// GIDs of each side, as `ibv_devinfo` lists them.
     gids: [Vec<String>; 2],
@@ -43,7 +65,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// Sets it up. `image` has the guest's kernel and initrd, `programs` the debug builds of cargo;
     /// output files lie in `folder`.
-    pub(crate) fn up(image: &Path, programs: &Path, folder: &Path, credits: &str) -> Result<Self> {
+    pub(crate) fn up(image: &Path, programs: &Path, folder: &Path, options: &Options) -> Result<Self> {
         // The process that starts us may want to take down the lab that we leave behind when we are
         // killed.
         let name = env::var("LAB_NAME").unwrap_or_else(|_| format!("interop-{}", process_id()));
@@ -52,10 +74,13 @@ impl Bench {
             image: image.to_owned(),
             programs: programs.to_owned(),
             folder: folder.to_owned(),
+            options: options.clone(),
             guest: None,
             gids: [Vec::new(), Vec::new()],
         };
-        bench.lab(&["up", "--switch", "--credits", credits])?;
+        let credits = options.credits.as_str();
+        let [ecn, congestion] = if options.ecn { ["on", "window"] } else { ["off"; 2] };
+        bench.lab(&["up", "--switch", "--credits", credits, "--ecn", ecn, "--congestion", congestion])?;
         bench.in_middle(&["ip", "tuntap", "add", TAP, "mode", "tap"])?;
         // The guest is slow to take frames sent to it; unreliable services have nothing else that
         // waits for it.
@@ -138,6 +163,13 @@ impl Bench {
         self.run(Side::Rxe, "dmesg -c >/dev/null", SOON)?.success("dmesg").map(drop)
     }
 
+    /// Whether it had nothing to complain about since its log was emptied.
+    pub(crate) fn kernel_is_silent(&self) -> Result<()> {
+        let complaints = self.run(Side::Rxe, &format!("dmesg -c | grep -iE '{TROUBLE}'"), SOON)?;
+        ensure!(complaints.code != 0, "the guest's kernel complains: {}", complaints.output);
+        Ok(())
+    }
+
     /// A new guest in place of one that no longer answers. Says whether that was so.
     pub(crate) fn mend(&mut self) -> Result<bool> {
         let lost = !self.guest.as_mut().is_some_and(Guest::is_well);
@@ -207,39 +239,50 @@ impl Bench {
         self.programs.join(name).display().to_string()
     }
 
-    pub(crate) fn set_faults(&self, harm: Option<(Harm, &str)>) -> Result<()> {
-        match harm {
-            Some((harm, rate)) => self.lab(&["fault", harm.option(), rate]),
-            None => self.lab(&["fault", "--drop", "0"]),
-        }
-        .map(drop)
+    /// Whether roced's packets may be marked.
+    pub(crate) fn ecn(&self) -> bool {
+        self.options.ecn
     }
 
-    /// Drops a share of the datagrams of unreliable services, and no other frame.
+    pub(crate) fn set_faults(&self, harm: Option<(Harm, &str)>) -> Result<()> {
+        match harm {
+            Some((Harm::Mark, rate)) => self.lab(&["fault", Harm::Mark.option(), rate]).map(drop),
+            Some((harm, rate)) => self.fault(&[harm.option(), rate]),
+            None => self.fault(&["--drop", "0"]),
+        }
+    }
+
+    /// Sets faults, beside the marks of congestion.
+    fn fault(&self, faults: &[&str]) -> Result<()> {
+        let marks: &[&str] = if self.options.ecn { &[Harm::Mark.option(), MARKED_SHARE] } else { &[] };
+        self.lab(&[&["fault"], faults, marks].concat()).map(drop)
+    }
+
+    /// Drops a share of the datagrams of unreliable services, and harms or marks no other frame.
     pub(crate) fn drop_datagrams(&self, rate: &str) -> Result<()> {
         self.lab(&["fault", "--drop", rate, "--only", "0x64"]).map(drop)
     }
 
     /// Drops one datagram of an unreliable service, counted from now on.
     pub(crate) fn drop_datagram(&self, nth: u8) -> Result<()> {
-        self.lab(&["fault", "--nth", &format!("0x64:{nth}:drop")]).map(drop)
+        self.fault(&["--nth", &format!("0x64:{nth}:drop")])
     }
 
-    /// How many frames were dropped, duplicated and corrupted since the faults were set.
-    pub(crate) fn faults(&self) -> Result<[u64; 3]> {
-        let [_, harmed @ ..] = self.frames()?;
-        Ok(harmed)
-    }
-
-    /// How many frames came by, and those that were dropped, duplicated and corrupted, since the
-    /// faults were set.
-    pub(crate) fn frames(&self) -> Result<[u64; 4]> {
+    pub(crate) fn passed(&self) -> Result<Passed> {
         let shown = self.lab(&["fault", "show"])?;
         let count = |name: &str| {
             let line = shown.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.trim().parse().ok()).with_context(|| format!("no {name} in {shown}"))
         };
-        Ok([count("frames")?, count("dropped")?, count("duplicated")?, count("corrupted")?])
+        let harmed = [count("dropped")?, count("duplicated")?, count("corrupted")?];
+        Ok(Passed { frames: count("frames")?, harmed, marked: count("marked")? })
+    }
+
+    /// A counter of roced's device.
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+        let shown = self.lab(&["exec", "a", "--", "rocectl", "counters", "--all"])?;
+        let value = |line: &str| line.trim().strip_prefix(name)?.trim().parse().ok();
+        shown.lines().find_map(value).with_context(|| format!("no counter {name}"))
     }
 
     /// Kills the daemon and starts another.

@@ -9,8 +9,10 @@
 //!                 ├─ requests of this side, given the answers       requester
 //!                 └─ answers of this side, given the requests       responder
 //!   both ports ─► missing answers that a side waited for                     last_ack
+//!   one port   ─► marks of congestion, and notifications of them             congestion
 //! ```
 
+pub(crate) mod congestion;
 mod course;
 pub(crate) mod last_ack;
 mod lives;
@@ -25,6 +27,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use self::{
+    congestion::Marks,
     lives::{LifeId, Place},
     requester::Requester,
     responder::Responder,
@@ -75,6 +78,13 @@ pub(crate) fn check_datagrams(frames: &[Seen], side: Side) -> Vec<Violation> {
     let mut findings = Findings::default();
     mads::check(frames, side, &mut findings);
     findings.violations
+}
+
+/// Checks of the ECN bits and notifications of congestion that `side` sent, and their numbers.
+pub(crate) fn check_congestion(frames: &[Seen], side: Side, ecn: bool) -> (Vec<Violation>, Marks) {
+    let mut findings = Findings::default();
+    let marks = congestion::check(frames, side, ecn, &mut findings);
+    (findings.violations, marks)
 }
 
 /// Checks of each frame by itself.

@@ -62,6 +62,11 @@ impl CmTest {
         }
     }
 
+    /// The client's user chooses it, and the server takes it from the request for a connection.
+    pub(crate) fn has_type_of_service(self) -> bool {
+        matches!(self, Self::Ucmatose(_) | Self::WriteBw | Self::FifthLost)
+    }
+
     /// The server sends as well: joining a group takes no datagram.
     pub(crate) fn is_answered(self) -> bool {
         !matches!(self, Self::Mckey | Self::MckeySendOnly)

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 pub(crate) const DIFFERENCES: &str = "| | field | roced | rxe |\n";
 /// The last section of the page.
 const LAST_RUN: &str = "\n## The last run\n";
-const WORDS: &str = "\"harmed\": frames dropped, duplicated or corrupted; \"otherwise\": rules that rxe broke, and how often, and endings known to differ \
-                     (above); \"ok, last ACK lost\": see \"How it is checked\".";
+const WORDS: &str = "\"harmed\": frames dropped, duplicated or corrupted; \"otherwise\": rules that rxe broke, and how often, endings known to differ \
+                     (above), packets that the switch marked, and CNPs of roced; \"ok, last ACK lost\": see \"How it is checked\".";
 
 /// Where it ran, in a line.
 pub(crate) fn machine(image: &Path) -> Result<String> {

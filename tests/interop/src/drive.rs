@@ -9,8 +9,8 @@ use crate::{
     cm, expect,
     parting::{self, Parting},
     process::Ended,
-    scenario::{Run, Scenario, Side, Stock},
-    told::Told,
+    scenario::{ECT0, MARKED, Run, Scenario, Side, Stock},
+    told::{Counted, Told},
     verify::POWER_FAILED,
 };
 
@@ -33,12 +33,13 @@ pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder:
     let port = FIRST_PORT + number as u16;
     let told = match scenario.run {
         Run::Stock(stock) => stock_pair(bench, scenario, stock, port),
+        Run::Ends(MARKED) => marked(bench, scenario, port),
         Run::Ends(what) => ends_pair(bench, scenario, what, port),
         Run::Client => client(bench, scenario, port),
         Run::Cm(test) => cm::run(bench, scenario, test, port),
         Run::Reboot => reboot(bench, scenario, port),
     };
-    let harmed = bench.faults()?;
+    let passed = bench.passed()?;
     bench.set_faults(None)?;
     roced.stop()?;
     rxe.stop()?;
@@ -49,7 +50,7 @@ pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder:
     if let Some(at_ns) = told.power_failed_ns {
         fs::write(folder.join(POWER_FAILED), at_ns.to_string())?;
     }
-    Ok(Told { harmed, ..told })
+    Ok(Told { harmed: passed.harmed, marked: passed.marked, ..told })
 }
 
 /// Starts a server, waits until it listens, runs the client.
@@ -115,6 +116,9 @@ fn stock_command(bench: &Bench, scenario: &Scenario, stock: Stock, side: Side, p
         if !stock.is_atomic() {
             write!(command, " -s {}", scenario.size)?;
         }
+        if scenario.marks_rxe(bench.ecn()) {
+            write!(command, " --tclass={ECT0}")?;
+        }
     }
     if stock != Stock::UdPingpong {
         write!(command, " -m {}", scenario.mtu)?;
@@ -125,7 +129,8 @@ fn stock_command(bench: &Bench, scenario: &Scenario, stock: Stock, side: Side, p
 fn ends_pair(bench: &Bench, scenario: &Scenario, what: &str, port: u16) -> Result<Told> {
     let command = |side: Side, program: &str| -> Result<String> {
         let gid = bench.gid_index(side, scenario.network)?;
-        Ok(format!("{program} -g {gid} -m {} -p {port} {what}", scenario.mtu))
+        let class = if scenario.marks_rxe(bench.ecn()) { ECT0 } else { 0 };
+        Ok(format!("{program} -g {gid} -m {} -p {port} -t {class} {what}", scenario.mtu))
     };
     let program = |side: Side| match side {
         Side::Roced => bench.built("interop-ends"),
@@ -146,15 +151,34 @@ fn ends_pair(bench: &Bench, scenario: &Scenario, what: &str, port: u16) -> Resul
     Ok(Told { client: asked.output, server: served.output, quirks, ..Told::default() })
 }
 
+/// Transfers through a switch that marks packets: roced notifies rxe, which drops CNPs by their
+/// opcode and does not count them; its kernel has nothing to complain about.
+fn marked(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
+    let counted = || -> Result<_> {
+        let received = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
+        let received = bench.run(Side::Rxe, received, SOON)?.success("rcvd_pkts")?.trim().parse::<u64>()?;
+        Ok([bench.counter("np_cnp_sent")?, received])
+    };
+    bench.forget_kernel_log()?;
+    let before = counted()?;
+    let told = ends_pair(bench, scenario, MARKED, port)?;
+    bench.kernel_is_silent()?;
+    let [notifications, packets] = counted()?;
+    let counted = Counted { notifications: notifications - before[0], packets: packets - before[1] };
+    Ok(Told { counted: Some(counted), ..told })
+}
+
 /// Our own client library, every operation in both directions, wrong keys too where nothing else is
 /// wrong.
 fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     let program = bench.built("e2e-client");
     let keys = if scenario.harm.is_none() { " --wrong-keys" } else { "" };
     let asking = format!("exec {program} rxe {} {port}{keys}", Bench::address(Side::Rxe));
+    let class = if scenario.marks_rxe(bench.ecn()) { ECT0 } else { 0 };
+    let serving = format!("rxe-peer {port} {class}");
     thread::scope(|scope| {
         // It serves for as long as it lives; its exit code when killed is no failure.
-        let serving = scope.spawn(|| bench.run(Side::Rxe, &format!("rxe-peer {port}"), LIMIT));
+        let serving = scope.spawn(|| bench.run(Side::Rxe, &serving, LIMIT));
         let asked = await_listener(bench, Side::Rxe, port).and_then(|()| bench.run(Side::Roced, &asking, LIMIT));
         let ended = bench.run(Side::Rxe, "killall rxe-peer", SOON);
         let served = serving.join().expect("no panic")?;
@@ -187,7 +211,7 @@ fn reboot(bench: &mut Bench, scenario: &Scenario, port: u16) -> Result<Told> {
         ours
     };
     bench.within(SOON, |bench| {
-        ensure!(bench.frames()?[0] > LOAD, "there is no load");
+        ensure!(bench.passed()?.frames > LOAD, "there is no load");
         Ok(())
     })?;
     ensure!(ours.runs()?, "it ended before the guest did: {}", ours.printed()?);

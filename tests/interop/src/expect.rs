@@ -5,7 +5,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
-use crate::scenario::Side;
+use crate::scenario::{MARKED, Side};
 
 const FLUSHED: &str = "request Work Request Flushed Error";
 
@@ -22,6 +22,10 @@ fn specified(what: &str) -> Option<Ending> {
     Some(match what {
         "operations" | "psn-wrap" => {
             Ending { client: vec!["all operations done"], server: vec!["all operations done"] }
+        }
+        MARKED => {
+            let facts = vec!["all transfers done", "state RTS"];
+            Ending { client: facts.clone(), server: facts }
         }
         "reuse" => {
             let mut ending = refused();
@@ -175,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_question_has_an_ending() {
-        for what in crate::scenario::QUESTIONS {
+        for what in crate::scenario::QUESTIONS.into_iter().chain([MARKED]) {
             assert!(specified(what).is_some(), "{what}");
         }
     }

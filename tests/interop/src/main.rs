@@ -37,7 +37,11 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use roced_output::print;
 
-use crate::{bench::Bench, report::Outcome, scenario::Scenario};
+use crate::{
+    bench::{Bench, Options},
+    report::Outcome,
+    scenario::Scenario,
+};
 
 /// roced against Linux rdma_rxe.
 #[derive(Parser)]
@@ -60,6 +64,10 @@ struct Arguments {
     /// `device.credits` of our daemon: "on" or "off".
     #[arg(long, value_name = "CHOICE", default_value = "on", value_parser = ["on", "off"])]
     credits: String,
+    /// `device.ecn` of our daemon: "on", with a window that follows marks, a switch that marks, and
+    /// packets of rxe that may be marked where programs have an option for it; or "off".
+    #[arg(long, value_name = "CHOICE", default_value = "off", value_parser = ["on", "off"])]
+    ecn: String,
     /// Say which there are, and run none.
     #[arg(long)]
     list: bool,
@@ -73,6 +81,7 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let options = Options { credits: arguments.credits.clone(), ecn: arguments.ecn == "on" };
     let mut scenarios = if arguments.short { plan::short() } else { plan::all() };
     if let Some(text) = &arguments.only {
         scenarios.retain(|scenario| scenario.to_string().contains(text.as_str()));
@@ -82,13 +91,14 @@ fn main() -> Result<()> {
         return Ok(print(lines(&scenarios))?);
     }
     for folder in &arguments.look {
-        let verdict = verify::verify(None, folder)?;
+        let verdict = verify::verify(None, folder, options.ecn)?;
         print(format_args!(
-            "{}: {} frames, {:?} of roced and rxe, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}\n",
+            "{}: {} frames, {:?} of roced and rxe, {} of them on connections that cannot be told apart, {:?}, ours {:#?}, of rxe {:#?}\n",
             folder.display(),
             verdict.frames(),
             verdict.sent,
             verdict.unrelated,
+            verdict.marks,
             verdict.ours,
             verdict.theirs
         ))?;
@@ -98,7 +108,7 @@ fn main() -> Result<()> {
     }
     fs::create_dir_all(&arguments.folder).with_context(|| arguments.folder.display().to_string())?;
     let started = Instant::now();
-    let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder, &arguments.credits)?;
+    let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder, &options)?;
     let (up_s, count) = (started.elapsed().as_secs_f32(), scenarios.len());
     print(format_args!("interop: the guest is up after {up_s:.1} s; {count} scenarios\n"))?;
     let outcomes = run_all(&mut bench, &scenarios, &arguments.folder)?;
@@ -126,6 +136,7 @@ fn main() -> Result<()> {
 
 /// Runs them; while one runs, the captures of the one before are checked.
 fn run_all(bench: &mut Bench, scenarios: &[Scenario], folder: &Path) -> Result<Vec<Outcome>> {
+    let ecn = bench.ecn();
     thread::scope(|scope| {
         let mut outcomes = Vec::new();
         let mut before: Option<ScopedJoinHandle<'_, Outcome>> = None;
@@ -137,7 +148,7 @@ fn run_all(bench: &mut Bench, scenarios: &[Scenario], folder: &Path) -> Result<V
             let mended = bench.mend()?;
             let took = began.elapsed();
             finish(before.take(), scenarios.len(), &mut outcomes)?;
-            before = Some(scope.spawn(move || Outcome::new(*scenario, took, ended, mended, &place)));
+            before = Some(scope.spawn(move || Outcome::new(*scenario, ecn, took, ended, mended, &place)));
         }
         finish(before, scenarios.len(), &mut outcomes)?;
         Ok(outcomes)

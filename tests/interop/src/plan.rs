@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use crate::{
     cm_test::{CmTest, DATAGRAMS},
-    scenario::{Harm, MTUS, Network, QUESTIONS, RATES, Run, SIZES, Scenario, Side, Stock},
+    scenario::{Harm, MARKED, MTUS, Network, QUESTIONS, RATES, Run, SIZES, Scenario, Side, Stock},
 };
 
 /// Most scenarios that a run has time for.
 #[cfg(test)]
-const SCENARIOS_MAX: usize = 170;
+const SCENARIOS_MAX: usize = 174;
 
 /// A value of each dimension, by its place: program, client, size, path MTU, network, rate, harm.
 type Row = [u8; DIMENSIONS];
@@ -123,6 +123,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             );
         }
     }
+    all.extend(marked());
     all.extend(covering());
     all.push(Scenario::plain(Run::Client, Side::Roced));
     all.push(Scenario { harm: Some((Harm::Drop, "2%")), ..Scenario::plain(Run::Client, Side::Roced) });
@@ -134,6 +135,17 @@ pub(crate) fn all() -> Vec<Scenario> {
         all.push(Scenario::plain(Run::Stock(Stock::RcPingpong), client));
     }
     all
+}
+
+/// Transfers through a switch that marks half of the packets that may be marked.
+fn marked() -> Vec<Scenario> {
+    let networks = [Network::Ipv4, Network::Ipv6];
+    let marked = |client, network| Scenario {
+        network,
+        harm: Some((Harm::Mark, "50%")),
+        ..Scenario::plain(Run::Ends(MARKED), client)
+    };
+    Side::BOTH.into_iter().flat_map(|client| networks.map(|network| marked(client, network))).collect()
 }
 
 /// A few of them, for every day.
@@ -156,6 +168,7 @@ pub(crate) fn short() -> Vec<Scenario> {
             ]
         })
         .collect();
+    few.extend(marked().into_iter().filter(|scenario| scenario.network == Network::Ipv4));
     few.push(Scenario::plain(Run::Client, Side::Roced));
     few.extend(few_of_cm());
     few

@@ -11,14 +11,16 @@ use anyhow::Result;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use crate::{
-    check::last_ack::lost_with_its_sender,
+    check::{congestion::Marks, last_ack::lost_with_its_sender},
     compare::{Difference, compare},
     document::DIFFERENCES,
     scenario::{Network, Run, Scenario, Side},
-    told::Told,
+    told::{Counted, Told},
     verify::{self, Verdict},
 };
 
+/// With as many marks to be expected, one at least is certain.
+const MARKS_MIN: f64 = 20.0;
 /// Lines that are printed of errors.
 const LINES_MAX: usize = 40;
 
@@ -35,8 +37,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Of the run and its captures in `folder`. `mended`: the guest had to be booted again.
-    pub(crate) fn new(scenario: Scenario, took: Duration, ended: Result<Told>, mended: bool, folder: &Path) -> Self {
+    /// Of the run and its captures in `folder`. `ecn`: roced's packets may be marked; `mended`: the
+    /// guest had to be booted again.
+    pub(crate) fn new(
+        scenario: Scenario,
+        ecn: bool,
+        took: Duration,
+        ended: Result<Told>,
+        mended: bool,
+        folder: &Path,
+    ) -> Self {
         let mut errors = Vec::new();
         if mended {
             errors.push("the guest no longer answered".to_owned());
@@ -50,7 +60,7 @@ impl Outcome {
         };
         let mut verdict = Verdict::default();
         let is_compared = scenario.run == Run::Ends("operations");
-        match verify::verify(scenario.path_mtu(), folder) {
+        match verify::verify(scenario.path_mtu(), folder, ecn) {
             Ok(found) => verdict = found,
             // Where nothing was run, there may be nothing to see.
             Err(error) if is_told => errors.push(format!("{error:#}")),
@@ -72,6 +82,7 @@ impl Outcome {
         }
         if is_told {
             errors.extend(wrong_in_captures(&scenario, &told, &verdict));
+            errors.extend(wrong_marks(&scenario, &told, verdict.marks, ecn));
         }
         Self { scenario, took, errors, last_ack, told, verdict }
     }
@@ -88,11 +99,13 @@ impl Outcome {
         }
     }
 
-    /// Deviations: rules that rxe broke, and known ones of either side.
+    /// Deviations: rules that rxe broke, and known ones of either side; and marks.
     fn otherwise(&self) -> String {
         let rules = self.verdict.theirs.iter().map(|(rule, (count, _))| format!("{rule} {count}"));
         let quirks = self.told.quirks.iter().map(|quirk| format!("{} as known", quirk.of));
-        rules.chain(quirks).collect::<Vec<_>>().join(", ")
+        let counts = [("marked", self.told.marked), ("CNPs", self.verdict.marks[0].notifications as u64)];
+        let marks = counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+        rules.chain(quirks).chain(marks).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -110,6 +123,37 @@ fn wrong_in_captures(scenario: &Scenario, told: &Told, verdict: &Verdict) -> Vec
     let corrupted = told.harmed[2];
     if verdict.damaged as u64 > corrupted {
         wrong.push(format!("{} frames were damaged, and {corrupted} were corrupted on purpose", verdict.damaged));
+    }
+    wrong
+}
+
+/// Forbidden findings about marks of congestion and notifications of them, beside the rules.
+fn wrong_marks(scenario: &Scenario, told: &Told, marks: [Marks; 2], ecn: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let [ours, theirs] = marks;
+    if scenario.speaks(Side::Rxe) && scenario.marks_rxe(ecn) != (theirs.allowed > 0) {
+        wrong.push(format!("{} packets of rxe may be marked", theirs.allowed));
+    }
+    let expected = scenario.marked_share(ecn) * (ours.allowed + theirs.allowed) as f64;
+    if expected >= MARKS_MIN && told.marked == 0 {
+        wrong.push(format!("no packet was marked, where {expected:.0} were to be expected"));
+    }
+    if theirs.notifications > 0 {
+        wrong.push(format!("rxe, which has no such thing, sent {} CNPs", theirs.notifications));
+    }
+    if scenario.is_marked() && (ours.arrived == 0 || theirs.notified == 0) {
+        wrong.push(format!("{} marked packets came to roced, and {} CNPs to rxe", ours.arrived, theirs.notified));
+    }
+    if let Some(Counted { notifications, packets }) = told.counted {
+        if notifications != ours.notifications as u64 {
+            wrong.push(format!("roced counted {notifications} CNPs, and sent {}", ours.notifications));
+        }
+        if packets != theirs.others as u64 {
+            wrong.push(format!(
+                "rxe counted {packets} packets of {} and {} CNPs, which it drops",
+                theirs.others, theirs.notified
+            ));
+        }
     }
     wrong
 }
@@ -238,7 +282,10 @@ fn notes(outcomes: &[Outcome]) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Stock;
+    use crate::{
+        cm_test::CmTest,
+        scenario::{Harm, MARKED, Stock},
+    };
 
     fn wrong(run: Run, change: impl FnOnce(&mut Verdict)) -> Vec<String> {
         let mut verdict = Verdict { sent: [10, 10], ..Verdict::default() };
@@ -263,5 +310,51 @@ mod tests {
             assert!(wrong(run, |it| it.sent = [0, 10]).is_empty(), "{run:?}");
             assert_eq!(wrong(run, |it| it.sent = [10, 0]), ["no frame of rxe was captured"], "{run:?}");
         }
+    }
+
+    /// A scenario with marks in which all is well, with one thing changed.
+    fn wrong_of_marks(change: impl FnOnce(&mut Told, &mut [Marks; 2])) -> Vec<String> {
+        let mut scenario = Scenario::plain(Run::Ends(MARKED), Side::Rxe);
+        scenario.harm = Some((Harm::Mark, "50%"));
+        let counted = Some(Counted { notifications: 3, packets: 100 });
+        let mut told = Told { marked: 40, counted, ..Told::default() };
+        let ours = Marks { arrived: 38, notifications: 3, ..Marks::default() };
+        let mut marks = [ours, Marks { allowed: 80, notified: 3, others: 100, ..Marks::default() }];
+        change(&mut told, &mut marks);
+        wrong_marks(&scenario, &told, marks, false)
+    }
+
+    #[test]
+    fn marks_without_effect_do_not_pass() {
+        assert_eq!(wrong_of_marks(|_, _| ()), [""; 0]);
+        let changes: [fn(&mut Told, &mut [Marks; 2]); 7] = [
+            |told, _| told.marked = 0,
+            |told, _| told.counted = Some(Counted { notifications: 2, packets: 100 }),
+            |told, _| told.counted = Some(Counted { notifications: 3, packets: 103 }),
+            |_, marks| marks[0].arrived = 0,
+            |_, marks| marks[1].allowed = 0,
+            |_, marks| marks[1].notified = 0,
+            |_, marks| marks[1].notifications = 1,
+        ];
+        for (nth, change) in changes.into_iter().enumerate() {
+            assert_eq!(wrong_of_marks(change).len(), 1, "change {nth}");
+        }
+    }
+
+    #[test]
+    fn marks_are_expected_only_where_there_may_be_some() {
+        let wrong = |run: Run, ecn: bool, allowed: [usize; 2]| {
+            let marks = allowed.map(|allowed| Marks { allowed, ..Marks::default() });
+            wrong_marks(&Scenario::plain(run, Side::Rxe), &Told::default(), marks, ecn).len()
+        };
+        let stock = Run::Stock(Stock::SendBw);
+        assert_eq!(wrong(stock, false, [0, 0]), 0);
+        // rxe's packets may be marked, although no program asked for that.
+        assert_eq!(wrong(stock, false, [0, 1]), 1);
+        assert_eq!(wrong(Run::Stock(Stock::RcPingpong), true, [100, 1]), 1);
+        // One in ten of 200 is marked for certain.
+        assert_eq!([wrong(stock, true, [99, 100]), wrong(stock, true, [100, 100])], [0, 1]);
+        // The switch marks no packets of connections there.
+        assert_eq!(wrong(Run::Cm(CmTest::FifthLost), true, [500, 500]), 0);
     }
 }

@@ -79,9 +79,12 @@ pub(crate) enum Harm {
     Drop,
     Duplicate,
     Corrupt,
+    /// Marks of congestion (CE) on packets that may be marked: no frame is lost.
+    Mark,
 }
 
 impl Harm {
+    /// Those that stock programs are run with.
     pub(crate) const ALL: [Self; 3] = [Self::Drop, Self::Duplicate, Self::Corrupt];
 
     /// As `scripts/lab fault` and its counters call it.
@@ -90,6 +93,7 @@ impl Harm {
             Self::Drop => "--drop",
             Self::Duplicate => "--duplicate",
             Self::Corrupt => "--corrupt",
+            Self::Mark => "--mark",
         }
     }
 }
@@ -174,6 +178,11 @@ impl Stock {
         !matches!(self, Self::UcSendBw | Self::UcWriteBw | Self::UdSendBw)
     }
 
+    /// perftest lets its user choose it.
+    pub(crate) fn has_traffic_class(self) -> bool {
+        !self.is_pingpong()
+    }
+
     /// It ends although messages are lost.
     pub(crate) fn bears_loss(self) -> bool {
         !matches!(self, Self::UcPingpong | Self::UdPingpong | Self::UcSendBw | Self::UdSendBw)
@@ -185,6 +194,10 @@ pub(crate) const SIZES: [u32; 5] = [2, 61, 4096, 65_536, 1 << 20];
 
 /// Path MTUs.
 pub(crate) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// With `--ecn on`, the share of packets that the switch marks in each scenario, of those that may
+/// be marked.
+pub(crate) const MARKED_SHARE: &str = "10%";
 
 /// The largest path MTU there is.
 pub(crate) const MTU_MAX: u32 = 4096;
@@ -206,6 +219,12 @@ pub(crate) const QUESTIONS: [&str; 14] = [
     "out-of-bounds-write",
     "out-of-bounds-read",
 ];
+
+/// A traffic class, or type of service, that has ECT(0) in its ECN bits: may be marked.
+pub(crate) const ECT0: u8 = 2;
+
+/// Another one, for a switch that marks packets.
+pub(crate) const MARKED: &str = "marked";
 
 /// Programs of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,6 +285,39 @@ impl Scenario {
     /// The switch has a fault that keeps frames from arriving whole.
     pub(crate) fn loses_frames(&self) -> bool {
         matches!(self.harm, Some((Harm::Drop | Harm::Corrupt, _)))
+    }
+
+    /// Whether rxe's packets may be marked: its program asks for that by the ECN bits of the traffic
+    /// class. `ecn`: roced's may. Without it, only where the switch marks.
+    pub(crate) fn marks_rxe(&self, ecn: bool) -> bool {
+        let has_option = match self.run {
+            Run::Stock(stock) => stock.has_traffic_class(),
+            // Those show how the two differ by themselves.
+            Run::Ends(what) => what != "operations",
+            // A server answers datagrams as it likes.
+            Run::Cm(CmTest::Udaddy) => self.client == Side::Rxe,
+            Run::Cm(test) => test.has_type_of_service(),
+            Run::Client => true,
+            Run::Reboot => false,
+        };
+        has_option && (ecn || self.is_marked())
+    }
+
+    /// The switch marks packets whether roced's may be marked or not.
+    pub(crate) fn is_marked(&self) -> bool {
+        matches!(self.harm, Some((Harm::Mark, _)))
+    }
+
+    /// The share of packets that the switch marks, of those that may be marked.
+    pub(crate) fn marked_share(&self, ecn: bool) -> f64 {
+        let percent = |rate: &str| rate.trim_end_matches('%').parse::<f64>().expect("a number") / 100.0;
+        match (self.run, self.harm) {
+            (_, Some((Harm::Mark, rate))) => percent(rate),
+            // Its faults are for datagrams alone.
+            (Run::Cm(CmTest::FifthLost), _) => 0.0,
+            _ if ecn => percent(MARKED_SHARE),
+            _ => 0.0,
+        }
     }
 
     /// Whether there must be frames of that side: the client always asks; a server without a

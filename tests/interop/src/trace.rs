@@ -20,6 +20,8 @@ pub(crate) enum Service {
     Rc,
     Uc,
     Ud,
+    /// Notifications of congestion (annex A17.9).
+    Cnp,
 }
 
 /// Kinds of packets, by the low five.
@@ -32,6 +34,7 @@ pub(crate) enum Kind {
     Ack,
     Atomic,
     AtomicAck,
+    Notification,
 }
 
 impl Kind {
@@ -156,6 +159,11 @@ fn be32(frame: &[u8], at: usize) -> Option<u32> {
     bytes(frame, at).map(u32::from_be_bytes)
 }
 
+/// Tells payloads apart.
+pub(crate) fn sum(payload: &[u8]) -> u64 {
+    payload.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// Side, number, time and whether it holds are for the caller to fill in.
 fn parse(frame: &[u8]) -> Option<Seen> {
     let (ip, udp_at, end) = match be16(frame, 12)? {
@@ -198,9 +206,6 @@ fn parse(frame: &[u8]) -> Option<Seen> {
     let has_reth = kind == Kind::ReadRequest || (kind == Kind::Write && begins);
     let aeth = if kind.is_response() && extension_bytes > 0 { be32(first, 0) } else { None };
     let payload = packet.get(12 + extension_bytes..packet.len().checked_sub(usize::from(pad))?)?;
-    let sum = payload
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     let dest_qpn = be32(packet, 4)? & 0xff_ffff;
     let mad = if service == Service::Ud && dest_qpn == 1 {
         let (qkey, source_qpn) = (be32(first, 0)?, be32(first, 4)? & 0xff_ffff);
@@ -233,7 +238,7 @@ fn parse(frame: &[u8]) -> Option<Seen> {
         msn: aeth.unwrap_or(0) & 0xff_ffff,
         has_imm,
         payload_bytes: payload.len() as u32,
-        payload_sum: sum,
+        payload_sum: sum(payload),
         ip,
         source_port: be16(frame, udp_at)?,
         udp_checksum: be16(frame, udp_at + 6)?,
@@ -245,6 +250,10 @@ fn parse(frame: &[u8]) -> Option<Seen> {
 /// Of an opcode: service, kind, begins a message, ends it, has immediate data, bytes of extension
 /// headers (IBTA v1 table 38).
 fn describe(opcode: u8) -> Option<(Service, Kind, bool, bool, bool, usize)> {
+    // The 16 reserved bytes of a notification are its payload here.
+    if opcode == 0x81 {
+        return Some((Service::Cnp, Kind::Notification, true, true, false, 0));
+    }
     let service = match opcode >> 5 {
         0 => Service::Rc,
         1 => Service::Uc,
@@ -278,4 +287,32 @@ fn describe(opcode: u8) -> Option<(Service, Kind, bool, bool, bool, usize)> {
     };
     let deth_bytes = if service == Service::Ud { 8 } else { 0 };
     Some((service, kind, begins, ends, has_imm, bytes + deth_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that roced sent.
+    #[test]
+    fn a_notification_of_congestion_is_read() {
+        const FRAME: [&str; 5] = [
+            "525400100003764e4d9f00010800",
+            "45c0003c000040004011260d0a0a00010a0a0003",
+            "c12312b700280000",
+            "8100ffff400000110000000000000000000000000000000000000000",
+            "01020304",
+        ];
+        let digits = FRAME.concat();
+        let bytes: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("two digits"))
+            .collect();
+        let seen = parse(&bytes).expect("it is read");
+        assert_eq!((seen.service, seen.kind, seen.dest_qpn), (Service::Cnp, Kind::Notification, 0x11));
+        assert_eq!((seen.byte4, seen.pkey, seen.psn, seen.ip.traffic_class), (0x40, 0xffff, 0, 0xc0));
+        assert_eq!((seen.payload_bytes, seen.payload_sum), (16, sum(&[0; 16])));
+        assert_ne!(sum(&[0; 16]), sum(&[0; 15]));
+        assert_ne!(sum(&[0; 16]), sum(&1_u128.to_be_bytes()));
+    }
 }

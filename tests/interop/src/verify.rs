@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    check::{self, Lives, Violation},
+    check::{self, Lives, Violation, congestion::Marks},
     guest, process,
     scenario::Side,
-    trace::{self, Seen},
+    trace::{self, Kind, Seen},
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -37,7 +37,9 @@ pub(crate) struct Verdict {
     pub(crate) theirs: BTreeMap<&'static str, (usize, String)>,
     /// Frames of connections that could not be told apart.
     pub(crate) unrelated: usize,
-    /// Both ports, roced's first.
+    /// Of each side, by [`Side`].
+    pub(crate) marks: [Marks; 2],
+    /// Both ports, roced's first; without notifications of congestion.
     pub(crate) ports: [Vec<Seen>; 2],
 }
 
@@ -49,14 +51,14 @@ impl Verdict {
 }
 
 /// Looks at both captures in `folder`. Without `mtu` each connection's is that of its longest
-/// packet.
-pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
+/// packet. `ecn`: roced's packets may be marked.
+pub(crate) fn verify(mtu: Option<u32>, folder: &Path, ecn: bool) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let mut ports = [Vec::new(), Vec::new()];
     for side in Side::BOTH {
         let file = folder.join(format!("{side}.pcap"));
         let damaged = damaged(&file)?;
-        let frames = trace::read(&file, guest::MAC, &damaged)?;
+        let mut frames = trace::read(&file, guest::MAC, &damaged)?;
         verdict.damaged += damaged.len();
         let complaints = dissect(&file, side)?;
         if side == Side::Roced {
@@ -64,7 +66,13 @@ pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
         } else if let Some(first) = complaints.first() {
             verdict.theirs.insert("tshark", (complaints.len(), first.clone()));
         }
-        for violation in check::check_datagrams(&frames, side) {
+        let (violations, marks) = check::check_congestion(&frames, side, ecn);
+        verdict.marks[side as usize] = marks;
+        if marks.notifications > 0 {
+            dissect_notifications(&file, side, marks.notifications)?;
+        }
+        frames.retain(|seen| seen.kind != Kind::Notification);
+        for violation in violations.into_iter().chain(check::check_datagrams(&frames, side)) {
             note(violation, side, &mut verdict);
         }
         ports[side as usize] = frames;
@@ -130,21 +138,39 @@ fn damaged(file: &Path) -> Result<BTreeSet<usize>> {
 
 /// Errors that tshark finds in frames that `side` sent.
 fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
+    let filter = "(!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)";
+    let told = tshark(file, side, filter, &["frame.number", "_ws.expert.message"], "tshark")?;
+    // A UDP checksum of zero over IPv6 is demanded by annex A17; tshark knows only that IPv6 alone
+    // would not have it.
+    Ok(told.into_iter().filter(|line| !line.ends_with("\tIllegal checksum value (0)")).collect())
+}
+
+/// tshark finds as many notifications of congestion that `side` sent, by the fields of their BTH:
+/// opcode, P_Key, no PSN, no AckReq. tshark 4.0 has no name for the opcode.
+fn dissect_notifications(file: &Path, side: Side, count: usize) -> Result<()> {
+    const FIELDS: [&str; 3] = ["infiniband.bth.p_key", "infiniband.bth.psn", "infiniband.bth.a"];
+    let told = tshark(file, side, "infiniband.bth.opcode == 0x81", &FIELDS, "cnp.tshark")?;
+    let right = told.iter().filter(|line| *line == "65535\t0\t0").count();
+    ensure!((right, told.len()) == (count, count), "tshark finds {right} of {count} CNPs in {told:?}");
+    Ok(())
+}
+
+/// The fields of frames that `side` sent, a line each.
+fn tshark(file: &Path, side: Side, filter: &str, fields: &[&str], log: &str) -> Result<Vec<String>> {
     let mac = guest::MAC.map(|byte| format!("{byte:02x}")).join(":");
     let is = if side == Side::Rxe { "==" } else { "!=" };
-    let filter = format!("eth.src {is} {mac} && (!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)");
+    let filter = format!("eth.src {is} {mac} && {filter}");
     let mut tshark = Command::new("tshark");
     // Protocols that it would take payloads for, and then find malformed.
     tshark.args(["--disable-heuristic", "eth_over_ib"]);
     for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);
     }
-    tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields", "-e", "frame.number", "-e", "_ws.expert.message"]);
-    let told = process::run(tshark, &file.with_extension("tshark"), LIMIT)?.success("tshark")?;
-    // A UDP checksum of zero over IPv6 is demanded by annex A17; tshark knows only that IPv6 alone
-    // would not have it.
-    let complaints = told
-        .lines()
-        .filter(|line| !line.starts_with("Running as user") && !line.ends_with("\tIllegal checksum value (0)"));
-    Ok(complaints.filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
+    tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields"]);
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let told = process::run(tshark, &file.with_extension(log), LIMIT)?.success("tshark")?;
+    let lines = told.lines().filter(|line| !line.starts_with("Running as user") && !line.trim().is_empty());
+    Ok(lines.map(str::to_owned).collect())
 }

@@ -2,6 +2,7 @@
 //! recorded, and with one thing made wrong. Host A of the recordings stands for rxe, host B for
 //! roced.
 
+mod congestion;
 mod last_ack;
 mod lives;
 mod mads;
