@@ -295,9 +295,11 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::OutOfOrder => "a call before its time, or twice".into(),
         Refusal::NoSuchDevice => "no device of that name: `rocectl status` lists them".into(),
         Refusal::Forbidden => {
-            format!(
-                "a rule of the daemon's config, access[{first}], does not allow this user the device: ask its operator"
-            )
+            let of = match second.checked_sub(1) {
+                None => "the device: ask its operator".to_owned(),
+                Some(priority) => format!("priority {priority}: use a traffic class of another, or ask its operator"),
+            };
+            format!("a rule of the daemon's config, access[{first}], does not allow this user {of}")
         }
         Refusal::NoSuchObject => format!("there is no object {first}, or no longer"),
         Refusal::InUse => format!("{first} other objects still use it: end those first"),

@@ -39,7 +39,7 @@ pub use self::{
         CnpChoice, CongestionChoice, Credits, DcbChoice, DcqcnPreset, EcnChoice, GlobalPauseChoice, IdleChoice,
         LogLevel, LogTarget, NapiChoice, ProxiedChoice, RecoveryChoice, RoceVersions, UnsealedChoice, WatchdogChoice,
     },
-    classes::ClassesConfig,
+    classes::{ClassesConfig, PacketPriorities},
     dcqcn::DcqcnConfig,
     pfc::PfcConfig,
 };
@@ -313,6 +313,13 @@ pub struct DeviceConfig {
     pub probe_floor_us: u32,
     /// Packets that each worker can hold until their turn.
     pub out_of_order_packets: u32,
+}
+
+impl DeviceConfig {
+    /// Priorities of its packets.
+    pub fn priorities(&self) -> PacketPriorities {
+        PacketPriorities { dscp_prio: self.dscp_prio.clone(), trust: self.classes.trust }
+    }
 }
 
 /// `device.queues`.

@@ -560,6 +560,7 @@ fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> De
         name: device.config.name.clone(),
         window_packets: device.config.window_packets,
         credits: device.config.credits == Credits::On,
+        priorities: device.config.priorities(),
         endpoints: workers.of_device(device.id).collect(),
         qps_per_endpoint: config.limits.device.qps_per_endpoint(),
     }

@@ -19,10 +19,10 @@ use roced::config::{AccessRule, AccountLimits, AccountName, LimitsConfig, RuleLi
 use roced_abi::{
     VERSION,
     control::{
-        AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, Call, CmParameters, ConnectCm, ConnectCmRequest,
-        CreateCmChannel, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyCmChannel, DestroyQp, DeviceName,
-        FreeMemory, Handle, Hello, HelloRequest, Index, ListDevice, MemoryRequest, Message, Nothing, OpenCm,
-        OpenDevice, Refusal, limit::AccountResource,
+        AcceptCm, AcceptCmRequest, AllocMemory, AllocPd, Call, CmParameters, ConnectCm, ConnectCmRequest, CreateAh,
+        CreateAhRequest, CreateCmChannel, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DestroyCmChannel,
+        DestroyQp, DeviceName, FreeMemory, Handle, Hello, HelloRequest, Index, ListDevice, MemoryRequest, Message,
+        Nothing, OpenCm, OpenDevice, Refusal, limit::AccountResource,
     },
 };
 use roced_report::AccountReport;
@@ -276,6 +276,25 @@ fn a_connection_names_no_queue_pair_of_another_user() {
         assert_eq!(raw.call::<AcceptCm>(request).map(|_| ()), refused(Errno::EINVAL));
     });
     drop(owner);
+}
+
+/// A device without another table has the class selector of the DSCP as priority.
+#[test]
+fn a_rule_decides_about_the_priorities_of_packets() {
+    let priorities = Some([0, 3].into_iter().collect());
+    let rule = AccessRule { priorities, ..AccessRule::default() };
+    let for_another = AccessRule { users: vec![AccountName::Numbered(4_000_000)], ..AccessRule::default() };
+    let served = Served::start_as(How { access: vec![for_another, rule], ..How::default() });
+    let QpMaker { mut raw, request: CreateQpRequest { pd, .. } } = QpMaker::new(&served);
+    let mut dgid = [0; 16];
+    dgid[10..].copy_from_slice(&[0xff, 0xff, 10, 9, 0, 5]);
+    let to = |traffic_class| CreateAhRequest { pd, dgid, traffic_class, ..CreateAhRequest::default() };
+    for allowed in [0, 28, 96, 127] {
+        raw.call::<CreateAh>(to(allowed)).expect("of priority 0 or 3");
+    }
+    for (refused, priority) in [(32, 1), (128, 4), (192, 6), (255, 7)] {
+        assert_eq!(raw.call::<CreateAh>(to(refused)).map(drop), Err((Refusal::Forbidden, [1, priority + 1])));
+    }
 }
 
 /// Rules decide about users by their uids, and about all others.

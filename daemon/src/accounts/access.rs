@@ -5,6 +5,7 @@
 
 use nix::unistd::{Group, User};
 use roced_types::{AccountId, DeviceId};
+use roced_xdp::dcb::PrioritySet;
 use thiserror::Error;
 
 use crate::config::{AccessRule, AccountName};
@@ -40,11 +41,13 @@ pub struct ClientAccess {
     pub rule: Option<RuleId>,
     /// Devices that it may open.
     pub devices: DeviceSet,
+    /// Priorities that its packets may have.
+    pub priorities: PrioritySet,
 }
 
 impl ClientAccess {
     /// Without rules.
-    pub const ALL: Self = Self { rule: None, devices: DeviceSet::ALL };
+    pub const ALL: Self = Self { rule: None, devices: DeviceSet::ALL, priorities: PrioritySet::from_bits(u8::MAX) };
 }
 
 /// A name in a rule that this host does not know.
@@ -66,6 +69,7 @@ struct NumberedRule {
     uids: Vec<u32>,
     gids: Vec<u32>,
     devices: DeviceSet,
+    priorities: PrioritySet,
 }
 
 impl AccessRules {
@@ -77,7 +81,8 @@ impl AccessRules {
         rules: &[AccessRule],
         devices: impl Iterator<Item = &'n str> + Clone,
     ) -> Result<Self, UnknownName> {
-        let numbered = rules.iter().enumerate().map(|(rule, AccessRule { users, groups, devices: listed, .. })| {
+        let numbered = rules.iter().enumerate().map(|(rule, of_rule)| {
+            let AccessRule { users, groups, devices: listed, .. } = of_rule;
             let uid = |name: &str| Some(User::from_name(name).ok()??.uid.as_raw());
             let gid = |name: &str| Some(Group::from_name(name).ok()??.gid.as_raw());
             let unknown = |key, noun| move |name: AccountName| UnknownName { rule, key, noun, name };
@@ -89,6 +94,7 @@ impl AccessRules {
                 uids: numbers(users, uid).map_err(unknown("users", "user"))?,
                 gids: numbers(groups, gid).map_err(unknown("groups", "group"))?,
                 devices: listed.as_ref().map_or(DeviceSet::ALL, of_names),
+                priorities: of_rule.priorities.unwrap_or(ClientAccess::ALL.priorities),
             })
         });
         numbered.collect::<Result<_, _>>().map(Self)
@@ -105,7 +111,10 @@ impl AccessRules {
             is_for_all || is_user || rule.gids.iter().any(|gid| groups.contains(gid))
         };
         let found = self.0.iter().position(matches);
-        let access = |at: usize| ClientAccess { rule: Some(RuleId(at)), devices: self.0[at].devices };
+        let access = |at: usize| {
+            let NumberedRule { devices, priorities, .. } = self.0[at];
+            ClientAccess { rule: Some(RuleId(at)), devices, priorities }
+        };
         Some(found.map_or(ClientAccess::ALL, access))
     }
 }
@@ -140,7 +149,7 @@ mod tests {
 
     /// The rule and the devices of a program.
     fn access(rules: &AccessRules, uid: u32, account: u32, groups: &[u32]) -> (Option<usize>, [bool; 2]) {
-        let ClientAccess { rule, devices } =
+        let ClientAccess { rule, devices, .. } =
             rules.of(uid, AccountId(account), || Some(groups.to_vec())).expect("known groups");
         (rule.map(|rule| rule.0), [0, 1].map(|device| devices.has(DeviceId(device))))
     }

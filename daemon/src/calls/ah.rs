@@ -103,6 +103,8 @@ impl CallHandler<'_, '_> {
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
         let port = self.environment.network.port(device);
         let wish = Wish::check(self.objects.device, local, asked, &gid, life, port.ecn)?;
+        let priority = wish.priority(&self.registry.device(device).setup.priorities);
+        self.check_priority(priority)?;
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });
         }
@@ -111,6 +113,16 @@ impl CallHandler<'_, '_> {
         let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
         self.registry.followers.entry(follow).or_default().push((self.session, follower));
         Ok(Way { follow: Some(follow), next, wish })
+    }
+
+    /// Whether the operator allows packets of this priority.
+    fn check_priority(&self, priority: u8) -> Result<(), Refused> {
+        let access = &self.objects.process.access;
+        if access.priorities.contains(priority) {
+            return Ok(());
+        }
+        let rule = access.rule.map_or(0, |rule| rule.0 as u64);
+        Err(Refused::with(Refusal::Forbidden, rule, u64::from(priority) + 1))
     }
 
     /// The follower has this way no more.

@@ -29,6 +29,7 @@ use crate::{
     client_socket::connection::ClientProcess,
     cm::CmDevice,
     config::DeviceLimits,
+    config::PacketPriorities,
     environment::Environment,
     net::RoceVersion,
     numbers::{MrKeys, NumberPool, Qpns},
@@ -54,6 +55,8 @@ pub struct DeviceSetup {
     pub credits: bool,
     /// Its partition keys, by index.
     pub pkeys: Vec<Pkey>,
+    /// Priorities of its packets.
+    pub priorities: PacketPriorities,
     /// Its endpoints, by worker: the order of CQ rings and doorbell block.
     pub endpoints: Vec<EndpointLocation>,
     /// Queue pairs that each endpoint has room for.

@@ -15,6 +15,7 @@ use roced_transport::{
 use roced_types::{DeviceId, QpAttributes, Qpn, address_of, attribute, gid_of};
 
 use super::refused::Refused;
+use crate::config::PacketPriorities;
 use crate::environment::DevicePort;
 use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
 
@@ -149,6 +150,11 @@ impl Wish {
             service_level: byte(attributes.service_level)?,
             udp_source_port,
         })
+    }
+
+    /// Priority of its packets.
+    pub(crate) fn priority(&self, priorities: &PacketPriorities) -> u8 {
+        priorities.of(self.traffic_class, self.source.vlan.map(|_| self.service_level))
     }
 
     /// The path to its destination if that is a multicast group: no neighbor is needed.

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use roced_xdp::dcb::PrioritySet;
+
 use super::{
     AccountLimits,
-    read::{QPS_MAX, RATE_MAX_MBIT, is_account_name},
+    read::{QPS_MAX, RATE_MAX_MBIT, is_account_name, optional_priorities},
     reader::ConfigSection,
 };
 
@@ -18,6 +20,8 @@ pub struct AccessRule {
     pub groups: Vec<AccountName>,
     /// Names of the devices that they may open; `None` is all.
     pub devices: Option<Vec<String>>,
+    /// Priorities that their packets may have; `None` is all.
+    pub priorities: Option<PrioritySet>,
     /// Limits of their accounts.
     pub limits: RuleLimits,
 }
@@ -105,6 +109,7 @@ pub(super) fn rules(top: &ConfigSection<'_, '_>, devices: &[&str]) -> Vec<Access
             users: names(section, "users", USERS_ALLOWED),
             groups: names(section, "groups", GROUPS_ALLOWED),
             devices: device_names(section, devices),
+            priorities: optional_priorities(section, "priorities", "priority", "all priorities"),
             limits: limits(section),
         };
         if let Some(first) = for_all {

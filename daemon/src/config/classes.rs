@@ -31,6 +31,32 @@ pub struct ClassesConfig {
     pub tx_ahead_bytes: Option<u32>,
 }
 
+/// Priorities of the packets of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketPriorities {
+    /// Priorities of DSCPs, where it is not the class selector.
+    pub dscp_prio: BTreeMap<u8, u8>,
+    /// Field that tells the priority.
+    pub trust: TrustChoice,
+}
+
+impl Default for PacketPriorities {
+    fn default() -> Self {
+        Self { dscp_prio: BTreeMap::new(), trust: TrustChoice::Dscp }
+    }
+}
+
+impl PacketPriorities {
+    /// Priority of packets with this traffic class and, in a VLAN, this priority of their tag.
+    pub fn of(&self, traffic_class: u8, tag: Option<u8>) -> u8 {
+        let dscp = traffic_class >> 2;
+        match self.trust {
+            TrustChoice::Dscp => self.dscp_prio.get(&dscp).copied().unwrap_or(dscp >> 3),
+            TrustChoice::Pcp => tag.unwrap_or(0),
+        }
+    }
+}
+
 impl Default for ClassesConfig {
     fn default() -> Self {
         Self {
@@ -225,6 +251,16 @@ mod tests {
         assert_eq!((classes.priority_of_dscp[26], classes.priority_of_dscp[48]), (3, 6));
         assert_eq!((classes.trust, classes.ahead_bytes_max), (Trust::Pcp, 9000));
         assert_eq!([0, 10_000, 100_000, 800_000].map(ahead_of), [65_536, 65_536, 655_360, 5_242_880]);
+    }
+
+    #[test]
+    fn packets_have_the_priority_of_the_trusted_field() {
+        let mut priorities = PacketPriorities { dscp_prio: [(26, 5)].into(), ..PacketPriorities::default() };
+        let dscps = [0_u8, 7, 8, 26, 27, 48, 63];
+        // The lower two bits are of ECN.
+        assert_eq!(dscps.map(|dscp| priorities.of(dscp << 2 | 3, Some(1))), [0, 0, 1, 5, 3, 6, 7]);
+        priorities.trust = TrustChoice::Pcp;
+        assert_eq!((priorities.of(26 << 2, Some(4)), priorities.of(26 << 2, None)), (4, 0));
     }
 
     /// Problems of a device with these keys of its classes.

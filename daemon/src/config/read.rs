@@ -441,12 +441,25 @@ const PRIORITIES_ALLOWED: &str = "an array of up to 8 numbers from 0 to 7";
 /// The array `key` of priorities or classes, each once; `noun` names one.
 pub(super) fn priorities(section: &ConfigSection<'_, '_>, key: &str, noun: &str) -> PrioritySet {
     section.note(key, "[]", PRIORITIES_ALLOWED);
-    if section.take(key).is_none() {
-        return PrioritySet::default();
-    }
+    listed_priorities(section, key, noun).unwrap_or_default()
+}
+
+/// As [`priorities`]; `None`, which is `absent`, without the key.
+pub(super) fn optional_priorities(
+    section: &ConfigSection<'_, '_>,
+    key: &str,
+    noun: &str,
+    absent: &str,
+) -> Option<PrioritySet> {
+    section.note(key, absent, PRIORITIES_ALLOWED);
+    listed_priorities(section, key, noun)
+}
+
+fn listed_priorities(section: &ConfigSection<'_, '_>, key: &str, noun: &str) -> Option<PrioritySet> {
+    section.take(key)?;
     let Some(array) = section.array(key) else {
         section.refuse(key, format!("not allowed: it must be {PRIORITIES_ALLOWED}"));
-        return PrioritySet::default();
+        return None;
     };
     let mut set = PrioritySet::default();
     for (index, element) in array.iter().enumerate() {
@@ -460,7 +473,7 @@ pub(super) fn priorities(section: &ConfigSection<'_, '_>, key: &str, noun: &str)
             Some(number) => set = set.union([number].into_iter().collect()),
         }
     }
-    set
+    Some(set)
 }
 
 /// Element `index` of the array: a queue number, with its place in the list modulo the workers as

@@ -40,7 +40,7 @@ use roced::{
     calls::DeviceSetup,
     client_socket::listener::ClientListener,
     clients::Clients,
-    config::{AccessRule, LimitsConfig},
+    config::{AccessRule, LimitsConfig, PacketPriorities},
     environment::{DevicePort, Environment, WorkerAccess},
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, RoceVersion},
     worker::{
@@ -452,6 +452,7 @@ impl Control {
             name: DEVICE.into(),
             window_packets: 64,
             credits: true,
+            priorities: PacketPriorities::default(),
             pkeys: PKEYS.to_vec(),
             endpoints: endpoints.of_device(device).collect(),
             qps_per_endpoint: how.qps,

@@ -149,7 +149,8 @@ pub enum Refusal {
     NotProxied = 21,
     /// The connection manager refuses `[errno, as Linux gives it in this case]`.
     Cm = 22,
-    /// A rule of the operator does not allow this user the device `[place of the rule, from 0]`.
+    /// A rule of the operator does not allow this user the device, or the priority of a path
+    /// `[place of the rule, from 0; 0, or the priority + 1]`.
     Forbidden = 23,
 }
 
