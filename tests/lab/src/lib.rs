@@ -2,9 +2,11 @@
 //!
 //! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
 //! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
-//! sets its faults. `queue.bpf.c` runs on the egress of each port with a rate; [`queue`] sets it.
+//! sets its faults. `queue.bpf.c` runs on the egress of each port with a rate; [`queue`] sets it,
+//! and [`classes`] is about ports with traffic classes.
 //! [`pause`] pauses a host for nothing.
 
+pub mod classes;
 pub mod layout;
 pub mod pause;
 pub mod port;

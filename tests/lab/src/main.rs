@@ -5,6 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use roced_lab::{
+    classes::PortClasses,
     layout::{self, Config, RULES_MAX, RuleBytes},
     pause,
     port::Port,
@@ -46,6 +47,9 @@ enum Command {
         /// Pause the senders of frames of that priority when the queue is longer than XOFF bytes.
         #[arg(long, value_name = "PRIORITY:XOFF")]
         pfc: Option<Pfc>,
+        /// Traffic classes of each port.
+        #[arg(long, value_name = "CLASS,...")]
+        classes: Option<PortClasses>,
         /// Interfaces of this network namespace.
         #[arg(required = true)]
         ports: Vec<String>,
@@ -152,8 +156,8 @@ enum FaultCommand {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Attach { ports } => switch::attach(&ports),
-        Command::Limit { rate, buffer, mark, pfc, ports } => {
-            queue::attach(&ports, &QueueSettings::new(rate, buffer, mark)?.with_pfc(pfc))
+        Command::Limit { rate, buffer, mark, pfc, classes, ports } => {
+            queue::attach(&ports, &QueueSettings::new(rate, buffer, mark)?.with_pfc(pfc), classes)
         }
         Command::Pause { port, priority, seconds } => {
             pause::pause(&Port::open(&port)?, priority, Duration::try_from_secs_f64(seconds)?)
