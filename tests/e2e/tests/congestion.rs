@@ -26,7 +26,7 @@ pub(crate) fn two_senders_share_a_port_that_marks(settings: &Settings) -> Result
     let share = PortShares::of(&lab, TWO, seconds(settings))?;
     ensure!(share.utilization()? >= 0.95, "the port was used by {:.3}", share.utilization()?);
     ensure!(share.fairness() >= 0.95, "Jain's index {:.3} of {:?}", share.fairness(), share.sent);
-    ensure!((share.number("dropped")?, share.tbf_drops) == (0, 0), "{}, TBF {}", share.queue, share.tbf_drops);
+    ensure!((share.number("dropped")?, share.qdisc_drops) == (0, 0), "{}, qdisc {}", share.queue, share.qdisc_drops);
     ensure!(share.number("peak_bytes")? <= PEAK_MAX && share.number("marked")? > 0, "{}", share.queue);
 
     let count = |host, name| lab.counter(host, "device/roce0", name);
@@ -52,7 +52,7 @@ pub(crate) fn four_senders_share_a_port_that_marks(settings: &Settings) -> Resul
     let share = PortShares::of(&lab, FOUR, seconds(settings))?;
     ensure!(share.utilization()? >= 0.95, "the port was used by {:.3}", share.utilization()?);
     ensure!(share.fairness() >= 0.9, "Jain's index {:.3} of {:?}", share.fairness(), share.sent);
-    ensure!((share.number("dropped")?, share.tbf_drops) == (0, 0), "{}, TBF {}", share.queue, share.tbf_drops);
+    ensure!((share.number("dropped")?, share.qdisc_drops) == (0, 0), "{}, qdisc {}", share.queue, share.qdisc_drops);
     ensure!(share.number("peak_bytes")? <= PEAK_MAX, "{}", share.queue);
     Ok(())
 }
@@ -64,7 +64,7 @@ pub(crate) fn responses_to_reads_share_a_port_that_marks(settings: &Settings) ->
     let share = PortShares::of(&lab, Load { by: By::Read, ..TWO }, seconds(settings))?;
     ensure!(share.utilization()? >= 0.75, "the port was used by {:.3}", share.utilization()?);
     ensure!(share.fairness() >= 0.9, "Jain's index {:.3} of {:?}", share.fairness(), share.sent);
-    ensure!((share.number("dropped")?, share.tbf_drops) == (0, 0), "{}, TBF {}", share.queue, share.tbf_drops);
+    ensure!((share.number("dropped")?, share.qdisc_drops) == (0, 0), "{}, qdisc {}", share.queue, share.qdisc_drops);
     Ok(())
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn without_a_congestion_window_the_port_drops(settings: &Settings) ->
     let seconds = seconds(settings);
     let share = PortShares::of(&lab, TWO, seconds)?;
     ensure!(share.number("dropped")? > 100 * seconds, "{}", share.queue);
-    ensure!(share.number("peak_bytes")? > 3 * PEAK_MAX && share.tbf_drops == 0, "{}", share.queue);
+    ensure!(share.number("peak_bytes")? > 3 * PEAK_MAX && share.qdisc_drops == 0, "{}", share.queue);
     Ok(())
 }
 

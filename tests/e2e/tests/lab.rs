@@ -193,10 +193,19 @@ impl Lab {
 
     /// The queue of the switch's port toward `host`, `seconds` later and with rates of that time.
     pub(crate) fn queue(&self, host: Host, seconds: u64) -> Result<Value> {
+        Self::port(host, &self.start_queues(seconds)?.end(SOON + Duration::from_secs(seconds))?.success()?)
+    }
+
+    /// Starts to take the queues of the switch's ports for `seconds`; [`Self::port`] reads the output.
+    pub(crate) fn start_queues(&self, seconds: u64) -> Result<Program> {
         let mut queue = self.command("queue");
         queue.args(["--json", "--seconds", &seconds.to_string()]);
-        let report: Value =
-            serde_json::from_str(&Program::run(queue, SOON + Duration::from_secs(seconds))?.success()?)?;
+        Program::start(queue)
+    }
+
+    /// The queue of the switch's port toward `host` in a document of all.
+    pub(crate) fn port(host: Host, document: &str) -> Result<Value> {
+        let report: Value = serde_json::from_str(document)?;
         let port = format!("{host}0");
         let ports = report["ports"].as_array().context("ports")?;
         ports.iter().find(|queue| queue["port"] == port.as_str()).cloned().with_context(|| format!("no port {port}"))

@@ -19,6 +19,7 @@ mod napi;
 mod operations;
 mod pauses;
 mod perf;
+mod port_classes;
 mod program;
 mod programs;
 mod quiet;
@@ -109,6 +110,8 @@ const TESTS: &[(&str, Test)] = tests! {
         without_a_congestion_window_the_port_drops marked_frames_have_a_right_icrc;
     pauses: pauses_of_a_switch_prevent_losses a_storm_of_pauses_ends_in_the_watchdog
         a_reported_storm_pauses_to_its_end a_receiver_without_room_pauses_its_neighbor;
+    port_classes: a_ping_of_a_strict_class_passes_bulk_in_the_switch two_classes_of_a_port_have_their_shares
+        a_lossless_class_loses_nothing_beside_one_that_drops;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
     lives: a_queue_pair_has_one_source_port_in_each_life frames_of_an_earlier_life_harm_no_other_queue_pair frames_of_an_earlier_life_harm_no_queue_pair_that_was_reset;

@@ -23,13 +23,13 @@ const PRIORITY_3: &str = "96";
 
 /// Two senders in the lossless class. Their acknowledgments wait during a pause as well: retries of
 /// their peers last for 3.8 s.
-const LOSSLESS: Load = Load { traffic_class: PRIORITY_3, timeout: "17", ..TWO };
+const LOSSLESS: Load = Load { traffic_classes: &[PRIORITY_3], timeout: "17", ..TWO };
 
 /// Two senders in the lossless class lose nothing, and both use the port. Returns the longest
 /// queue.
 fn longest_lossless_queue(lab: &Lab, seconds: u64) -> Result<u64> {
     let with = PortShares::of(lab, LOSSLESS, seconds)?;
-    ensure!((with.number("dropped")?, with.tbf_drops) == (0, 0), "{}, TBF {}", with.queue, with.tbf_drops);
+    ensure!((with.number("dropped")?, with.qdisc_drops) == (0, 0), "{}, qdisc {}", with.queue, with.qdisc_drops);
     ensure!(with.utilization()? >= 0.95, "the port was used by {:.3}", with.utilization()?);
     ensure!(with.fairness() >= 0.9, "Jain's index {:.3} of {:?}", with.fairness(), with.sent);
     with.number("peak_bytes")

@@ -1,6 +1,6 @@
 //! Hosts that send to host a, behind a switch with a port of 200 Mbit/s, and the use of that port.
 
-use std::{process::Command, thread, time::Duration};
+use std::{iter, process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// From the begin of the senders: slow start, and the first notifications.
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// How data gets to host a.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub(crate) struct Load {
     /// The hosts that send.
     pub(crate) from: &'static [Host],
     pub(crate) by: By,
-    /// Traffic class of their connections.
-    pub(crate) traffic_class: &'static str,
+    /// Traffic classes (IP) of their connections, by turns.
+    pub(crate) traffic_classes: &'static [&'static str],
     /// Code of the ACK timeout of their connections.
     pub(crate) timeout: &'static str,
 }
 
 /// Two senders of WRITEs.
-pub(crate) const TWO: Load = Load { from: &[Host::B, Host::C], by: By::Write, traffic_class: "0", timeout: "14" };
+pub(crate) const TWO: Load = Load { from: &[Host::B, Host::C], by: By::Write, traffic_classes: &["0"], timeout: "14" };
 
 /// Hosts that send to host a.
 pub(crate) struct Senders<'a> {
@@ -52,20 +52,20 @@ impl<'a> Senders<'a> {
     pub(crate) fn start(lab: &'a Lab, load: Load, seconds: u64) -> Result<Self> {
         let seconds = seconds.to_string();
         let (mut servers, mut programs) = (Vec::new(), Vec::new());
-        let bw = |at, server: &str, op| {
+        let bw = |at, server: &str, op, traffic_class| {
             let arguments = ["bw", server, "--op", op, "--size", "64K", "--seconds", &seconds, "--json"];
-            let path = ["--traffic-class", load.traffic_class, "--timeout", load.timeout];
+            let path = ["--traffic-class", traffic_class, "--timeout", load.timeout];
             lab.start(at, "roce-perf", &[&arguments[..], &path].concat())
         };
         if load.by == By::Write {
             servers.push(Server::start(lab, Host::A, &[])?);
         }
-        for host in load.from {
+        for (host, traffic_class) in iter::zip(load.from, load.traffic_classes.iter().cycle()) {
             match load.by {
-                By::Write => programs.push(bw(*host, OWN_IPV4, "write")?),
+                By::Write => programs.push(bw(*host, OWN_IPV4, "write", traffic_class)?),
                 By::Read => {
                     servers.push(Server::start(lab, *host, &[])?);
-                    programs.push(bw(Host::A, &host.ipv4(), "read")?);
+                    programs.push(bw(Host::A, &host.ipv4(), "read", traffic_class)?);
                 }
             }
         }
@@ -83,8 +83,16 @@ impl<'a> Senders<'a> {
     }
 
     /// Waits for their end; every byte was verified.
-    pub(crate) fn end(self) -> Result<Vec<Report>> {
-        self.programs.into_iter().map(|program| Report::read(&program.end(SOON)?.success()?)).collect()
+    pub(crate) fn end(self) -> Result<()> {
+        self.end_and(|| Ok(()))
+    }
+
+    /// As [`Self::end`], and `action` afterward, with the server of host a still there.
+    pub(crate) fn end_and<T>(self, action: impl FnOnce() -> Result<T>) -> Result<T> {
+        for program in self.programs {
+            Report::read(&program.end(SOON)?.success()?)?;
+        }
+        action()
     }
 }
 
@@ -92,7 +100,7 @@ impl<'a> Senders<'a> {
 pub(crate) struct PortShares {
     pub(crate) queue: Value,
     pub(crate) sent: Vec<u64>,
-    pub(crate) tbf_drops: u64,
+    pub(crate) qdisc_drops: u64,
 }
 
 impl PortShares {
@@ -104,11 +112,11 @@ impl PortShares {
         let before = senders.sent()?;
         let queue = lab.queue(Host::A, seconds)?;
         let after = senders.sent()?;
-        let tbf_drops = tbf_drops(lab)?;
+        let qdisc_drops = qdisc_drops(lab)?;
         senders.end()?;
         let sent = after.iter().zip(before).map(|(after, before)| after - before).collect();
         println!("\n    {queue}, sent {sent:?}");
-        Ok(Self { queue, sent, tbf_drops })
+        Ok(Self { queue, sent, qdisc_drops })
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
@@ -131,10 +139,10 @@ impl PortShares {
 }
 
 /// Frames that the qdisc of the receiver's port dropped. It has more room than the queue before it.
-fn tbf_drops(lab: &Lab) -> Result<u64> {
+fn qdisc_drops(lab: &Lab) -> Result<u64> {
     let mut tc = Command::new("tc");
     tc.args(["-n", &format!("{}-middle", lab.name()), "-s", "-j", "qdisc", "show", "dev", "a0"]);
     let qdiscs: Vec<Value> = serde_json::from_str(&Program::run(tc, SOON)?.success()?)?;
-    let tbf = qdiscs.iter().find(|qdisc| qdisc["kind"] == "tbf").context("no TBF on port a0")?;
-    tbf["drops"].as_u64().context("drops")
+    let is_rate = |qdisc: &&Value| qdisc["kind"] == "tbf" || qdisc["kind"] == "htb";
+    qdiscs.iter().find(is_rate).context("neither TBF nor HTB on port a0")?["drops"].as_u64().context("drops")
 }
