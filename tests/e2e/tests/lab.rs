@@ -196,7 +196,7 @@ impl Lab {
         Self::port(host, &self.start_queues(seconds)?.end(SOON + Duration::from_secs(seconds))?.success()?)
     }
 
-    /// Starts to take the queues of the switch's ports for `seconds`; [`Self::port`] reads the output.
+    /// Starts to take the queues of the switch's ports for `seconds`; [`Self::port`] reads them.
     pub(crate) fn start_queues(&self, seconds: u64) -> Result<Program> {
         let mut queue = self.command("queue");
         queue.args(["--json", "--seconds", &seconds.to_string()]);

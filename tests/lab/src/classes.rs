@@ -1,5 +1,5 @@
-//! Traffic classes of the switch's ports: a queue for each, and the wire between a port and its host
-//! at whose end bytes leave the queue.
+//! Traffic classes of the switch's ports: a queue for each, and the wire of a port, at the other end
+//! of which bytes leave the queue.
 //!
 //! HTB, which `scripts/lab` adds, gives the classes their turns, so that the time at which a frame
 //! leaves is known at the other end of the port's wire alone. `queue.bpf.c` has the diagram.

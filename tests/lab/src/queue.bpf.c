@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The queues of the lab's switch: at the egress of each port toward a host a frame is dropped when
- * the queue has no room for it, and marked (CE) by WRED when the queue is long. With PFC a long queue
- * pauses the host that sent a frame of a lossless priority, until it would be half as long.
+ * the queue has no room for it, and marked (CE) by WRED when the queue is long. With PFC a long
+ * queue pauses the host that sent a frame of a lossless priority, until it would be half as long.
  *
  * Runs as a tc classifier in direct-action mode, before the qdisc that delays the frames: TBF of
  * the same rate, with more room, so that all drops are here. Time and chance are taken before the
@@ -14,8 +14,8 @@
  *   bridge - a0 [roced_queue, HTB] === wire-a0 [roced_wire] - host-a0 === eth0 of the host
  *
  * A frame has the position of its last byte in its class as its mark. At the other end of the wire
- * all bytes up to there have left. Frames of a class leave in their order, so that a lost one counts
- * as sent with the next.
+ * all bytes up to there have left. Frames of a class leave in their order, so that a lost one
+ * counts as sent with the next.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
