@@ -34,8 +34,18 @@ struct FabricDevice {
     /// of those that the daemon does not have.
     counters: BTreeMap<&'static str, Option<u64>>,
     pauses_received: Vec<ReceivedPauses>,
+    /// Traffic classes with frames to the NIC.
+    sent_by_class: Vec<SentOfClass>,
     /// By address.
     peers: Vec<FabricPeer>,
+}
+
+/// Frames of queue pairs to the NIC.
+#[derive(Debug, Serialize)]
+struct SentOfClass {
+    class: u8,
+    packets: u64,
+    bytes: u64,
 }
 
 /// Pauses by the other end of a link.
@@ -115,6 +125,15 @@ fn sum<'a>(values: impl Iterator<Item = &'a u64>) -> Option<u64> {
     values.fold(None, |sum: Option<u64>, value| Some(sum.unwrap_or(0).saturating_add(*value)))
 }
 
+/// Classes with packets; `value` has the counters of their device.
+fn sent_by_class(value: impl Fn(&str) -> Option<u64>) -> Vec<SentOfClass> {
+    let of_class = |class: u8| {
+        let of = |unit| value(&format!("tx_tc{class}_{unit}")).unwrap_or(0);
+        SentOfClass { class, packets: of("packets"), bytes: of("bytes") }
+    };
+    (0..8).map(of_class).filter(|sent| sent.packets > 0).collect()
+}
+
 impl FabricView {
     pub(crate) fn new(status: &StatusReport, counters: &CountersReport, qps: &QpsReport) -> Self {
         let device = |device: &DeviceReport| {
@@ -138,6 +157,7 @@ impl FabricView {
                     .chain(OF_QUEUES.map(|name| (name, sum(name))))
                     .collect(),
                 pauses_received: received_pauses(&device.pauses, value),
+                sent_by_class: sent_by_class(value),
                 peers: peers(&device.name, &qps.qps),
             }
         };
@@ -148,6 +168,9 @@ impl FabricView {
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         self.device_table().append(&mut text, "none");
+        if self.devices.iter().any(|device| !device.sent_by_class.is_empty()) {
+            self.class_table().append(&mut text, "none");
+        }
         let counted = |device: &FabricDevice| OF_PFC.iter().any(|name| device.counters[name].unwrap_or(0) > 0);
         let has_pauses = |device: &FabricDevice| !device.pauses_received.is_empty() || counted(device);
         if self.devices.iter().any(has_pauses) {
@@ -187,6 +210,20 @@ impl FabricView {
             ];
             let rate = if device.max_rate_mbit == 0 { "-".to_owned() } else { device.max_rate_mbit.to_string() };
             section.row(texts.into_iter().chain([rate]).chain(counts.map(|name| device.count(name))));
+        }
+        section
+    }
+
+    fn class_table(&self) -> TableSection {
+        let columns = [Text("device"), Number("class"), Number("packets sent"), Number("bytes"), Number("of all")];
+        let mut section = TableSection::new("Traffic classes", &columns);
+        for device in &self.devices {
+            let all: u64 = device.sent_by_class.iter().map(|sent| sent.bytes).sum();
+            for SentOfClass { class, packets, bytes } in &device.sent_by_class {
+                let part = format!("{:.1} %", *bytes as f64 * 100.0 / all.max(1) as f64);
+                let [packets, bytes] = [units::count(*packets), units::bytes(*bytes)];
+                section.row([device.device.clone(), class.to_string(), packets, bytes, part]);
+            }
         }
         section
     }

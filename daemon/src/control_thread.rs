@@ -74,7 +74,7 @@ use crate::{
     calls::DeviceSetup,
     client_socket::listener::ClientListener,
     clients::Clients,
-    config::{Config, ConfigSource, Credits},
+    config::{Config, ConfigSource},
     environment::Environment,
     log_thread,
     net::{Net, NetworkChange},
@@ -297,7 +297,10 @@ impl Daemon {
         let attacher = Attacher::start(&sandbox)?;
         let Started { devices, mut workers, queue_mailboxes, threads, events, mads, board } =
             start::start(&config, &checked, &sandbox)?;
-        let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
+        let setup = |device: &ServedDevice| {
+            DeviceSetup::new((device.id, &device.config), workers.of_device(device.id), &config.limits.device)
+        };
+        let setups = devices.iter().map(setup).collect();
         let rules = config.access.iter().map(|rule| rule.limits.clone()).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), rules, board, mads.filters())
             .inspect_err(|_| stopping::stop_workers(&mut workers, Vec::new()))?;
@@ -550,19 +553,6 @@ impl Daemon {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
         self.clients.on_changes(changes, &mut environment);
-    }
-}
-
-fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> DeviceSetup {
-    DeviceSetup {
-        pkeys: device.config.pkeys.clone(),
-        id: device.id,
-        name: device.config.name.clone(),
-        window_packets: device.config.window_packets,
-        credits: device.config.credits == Credits::On,
-        priorities: device.config.priorities(),
-        endpoints: workers.of_device(device.id).collect(),
-        qps_per_endpoint: config.limits.device.qps_per_endpoint(),
     }
 }
 

@@ -579,7 +579,7 @@ impl Endpoint {
         }
         qp.set_grant(grant);
         let (before, in_flight) = (sent.visits, qp.in_flight());
-        let mut wire = Metered { wire, bytes: 0, nic_bytes: 0 };
+        let mut wire = Metered::new(wire);
         let class = self.schedule.class_of_datagram(qp, endpoint.ahs);
         for _ in 0..qp.frames_of_account(budget) {
             visit = qp.transmit(&mut endpoint, &mut wire);

@@ -2,6 +2,7 @@
 //! have in flight, rates that a program or an operator sets, and pauses by the link.
 
 pub(crate) mod account_turns;
+pub mod class_counters;
 mod class_list;
 pub(crate) mod class_lists;
 pub mod class_pause;

@@ -35,8 +35,9 @@ fn fabric() -> (StatusReport, CountersReport, QpsReport) {
     };
     let pauses = [("rx_prio3_pause", 12), ("rx_prio3_pause_transition", 5), ("rx_prio3_pause_duration", 1_234_567)];
     let marks = [("np_ecn_marked_roce_packets", 4000), ("np_cnp_sent", 500), ("rp_cnp_handled", 77)];
+    let sent = [("tx_tc3_packets", 6000), ("tx_tc3_bytes", 3 << 20), ("tx_tc6_packets", 9), ("tx_tc6_bytes", 1 << 20)];
     let counters = [
-        group("device/roce0", &[&pauses[..], &marks].concat()),
+        group("device/roce0", &[&pauses[..], &marks, &sent].concat()),
         group("device/roce0/queue/0", &[("nic_tx_pauses", 20)]),
         group("device/roce0/queue/1", &[("nic_tx_pauses", 22)]),
         group("device/roce1", &[("np_cnp_sent", 9), ("rx_global_pause", 6), ("rx_prio5_pause", 1)]),
@@ -64,6 +65,7 @@ fn fabric_joins_devices_priorities_and_peers() {
         "roce1   global                    -       -      -           -",
         "  roce1   all            6             0     0.000 s\n  roce1   5              1             0     0.000 s\n\n",
         "roce0   3             12             5     1.235 s\n  roce0   4              0             0     0.000 s\n",
+        "roce0       3         6,000  3 MiB  75.0 %\n  roce0       6             9  1 MiB  25.0 %\n\n",
         "Peers (2)",
         "roce0   10.10.0.2     3       1        102  8.0 to 31.2            -        1  625 Mbit/s  12.3 us to 45.6 us ",
         "roce0   10.10.0.10    1       0         34         31.2            -        1  625 Mbit/s             12.3 us ",
@@ -80,7 +82,7 @@ fn fabric_shows_no_pauses_where_none_are_honored_or_sent() {
     reports.1.counters.clear();
     reports.2.qps.clear();
     let (_, shown) = run_fabric(&reports, &["fabric"]);
-    assert!(!shown.contains("PFC") && !shown.contains("ended pauses"), "{shown}");
+    assert!(!shown.contains("PFC") && !shown.contains("ended pauses") && !shown.contains("Traffic classes"), "{shown}");
     assert!(shown.ends_with("Peers\n  no connection through a NIC\n"), "{shown}");
 }
 

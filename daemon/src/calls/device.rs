@@ -28,8 +28,7 @@ use super::{
 use crate::{
     client_socket::connection::ClientProcess,
     cm::CmDevice,
-    config::DeviceLimits,
-    config::PacketPriorities,
+    config::{Credits, DeviceConfig, DeviceLimits, PacketPriorities},
     environment::Environment,
     net::RoceVersion,
     numbers::{MrKeys, NumberPool, Qpns},
@@ -64,6 +63,24 @@ pub struct DeviceSetup {
 }
 
 impl DeviceSetup {
+    /// A device by its number and config, with these endpoints.
+    pub fn new(
+        (id, config): (DeviceId, &DeviceConfig),
+        endpoints: impl Iterator<Item = EndpointLocation>,
+        limits: &DeviceLimits,
+    ) -> Self {
+        Self {
+            pkeys: config.pkeys.clone(),
+            id,
+            name: config.name.clone(),
+            window_packets: config.window_packets,
+            credits: config.credits == Credits::On,
+            priorities: config.priorities(),
+            endpoints: endpoints.collect(),
+            qps_per_endpoint: limits.qps_per_endpoint(),
+        }
+    }
+
     pub(crate) fn for_cm(&self) -> CmDevice {
         let worker = self.endpoints.first().expect("a device has a worker").worker;
         CmDevice { id: self.id, worker }

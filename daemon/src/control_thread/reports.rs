@@ -84,11 +84,13 @@ pub(super) fn counters(
         let mut sum = QpCounters::default();
         let mut drops = DropCounters::default();
         let mut notifications = NotificationCounters::default();
+        let mut classes = None;
         for (worker, snapshot) in workers.iter().enumerate() {
             for endpoint in snapshot.endpoints.iter().filter(|endpoint| endpoint.device.0 as usize == number) {
                 sum.add_all(&endpoint.counters);
                 drops.add_all(&endpoint.drops);
                 notifications.add_all(&endpoint.notifications);
+                endpoint.add_classes_to(&mut classes);
                 let group = format!("device/{}/worker/{worker}", device.name);
                 let of_endpoint = endpoint.counters.iter().chain(endpoint.notifications.iter());
                 counters.insert(group, named(of_endpoint.chain(endpoint.drops.iter())));
@@ -99,6 +101,7 @@ pub(super) fn counters(
         }
         let verdicts = Verdict::ALL.iter().map(|verdict| (verdict.name(), device.verdicts[*verdict as usize]));
         let mut of_device = named(verdicts.chain(sum.iter()).chain(notifications.iter()).chain(drops.iter()));
+        of_device.extend(named(classes.iter().flat_map(|classes| classes.iter())));
         if let Some(pauses) = device.pauses {
             pauses.counters(monotonic_now(), &mut |name, value| _ = of_device.insert(name.to_owned(), value));
         }
@@ -181,7 +184,14 @@ mod tests {
         let mut notifications = NotificationCounters::default();
         notifications.add(NotificationCount::Sent, packets + 2);
         let device_id = DeviceId(device);
-        snapshot.endpoints.push(EndpointSnapshot { endpoint, device: device_id, counters, drops, notifications });
+        snapshot.endpoints.push(EndpointSnapshot {
+            endpoint,
+            device: device_id,
+            counters,
+            drops,
+            notifications,
+            classes: None,
+        });
         let mut queue = QueueSnapshot::new(DeviceId(device), 3);
         queue.put("rx_frames", packets + 1);
         snapshot.queues.push(queue);

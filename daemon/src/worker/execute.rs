@@ -362,6 +362,7 @@ impl<N: Nic> Worker<N> {
                     counters: endpoint.counters(),
                     drops: *endpoint.drops(),
                     notifications: *endpoint.notification_counters(),
+                    classes: endpoint.class_counters().copied(),
                 });
             }
             for queue in queues {

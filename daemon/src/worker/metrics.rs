@@ -6,6 +6,7 @@
 
 use roced_transport::{
     congestion::notification::NotificationCounters, counters::QpCounters, qp::QpProgress, reject::DropCounters,
+    turns::class_counters::ClassCounters,
 };
 use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
@@ -88,6 +89,17 @@ pub struct EndpointSnapshot {
     pub drops: DropCounters,
     /// Marks and notifications of congestion.
     pub notifications: NotificationCounters,
+    /// Frames of traffic classes, with classes.
+    pub classes: Option<ClassCounters>,
+}
+
+impl EndpointSnapshot {
+    /// Adds the counters of its traffic classes, if it has any.
+    pub fn add_classes_to(&self, sum: &mut Option<ClassCounters>) {
+        if let Some(classes) = &self.classes {
+            sum.get_or_insert_default().add_all(classes);
+        }
+    }
 }
 
 /// One NIC queue.

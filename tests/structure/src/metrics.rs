@@ -14,9 +14,10 @@ use crate::{files::files_below, quoted::HISTORY};
 const EXPORTER: &str = "ctl/src/metrics.rs";
 
 /// Beginnings of metrics, each with a source that names the counters of that group.
-pub(crate) const GROUPS: [(&str, &str); 7] = [
+pub(crate) const GROUPS: [(&str, &str); 8] = [
     ("", "transport/src/counters.rs"),
     ("", "transport/src/congestion/notification.rs"),
+    ("", "transport/src/turns/class_counters.rs"),
     ("control_", "daemon/src/cm/counters.rs"),
     ("", "xdp/src/pauses.rs"),
     ("queue_", "xdp/src/queue.rs"),

@@ -12,6 +12,7 @@ use crate::{
     timers::Timers,
     turns::{
         FRAME_COST, FULL_FRAME_COST, TURN_FRAMES,
+        class_counters::ClassCounters,
         classes::{CLASSES, LOCAL, TrafficClasses},
         in_flight::InFlight,
         senders::Senders,
@@ -58,6 +59,12 @@ impl Endpoint {
         self.schedule.senders = Senders::with_classes(self.schedule.slots, TURN_COST, &classes);
         self.schedule.in_flight.set_classes(self.schedule.slots, &classes);
         self.schedule.classes = Some(classes);
+    }
+
+    /// Frames and bytes of each class to the NIC, with classes. CNPs, answers of removed queue pairs
+    /// and management datagrams are in none.
+    pub fn class_counters(&self) -> Option<&ClassCounters> {
+        self.schedule.senders.counters()
     }
 
     /// The other end of the link pauses priorities (PFC), by their number, until these times; those
@@ -182,6 +189,7 @@ impl Schedule {
     pub(super) fn charge<W>(&mut self, now: Nanos, slot: u32, frames: usize, wire: &Metered<'_, W>) {
         // A visit has few frames.
         self.senders.charge(now, slot, frames as u32 * FRAME_COST + wire.bytes as u32, wire.nic_bytes);
+        self.senders.count_sent(slot, wire.nic_frames, wire.nic_bytes);
     }
 
     /// Removes a queue pair from everything.

@@ -40,8 +40,15 @@ pub struct TransmittedOf {
 pub(super) struct Metered<'a, W> {
     pub(super) wire: &'a mut W,
     pub(super) bytes: usize,
-    /// Those of them that left by a NIC.
+    /// Those of them that left by a NIC, and their frames.
     pub(super) nic_bytes: usize,
+    pub(super) nic_frames: usize,
+}
+
+impl<'a, W> Metered<'a, W> {
+    pub(super) const fn new(wire: &'a mut W) -> Self {
+        Self { wire, bytes: 0, nic_bytes: 0, nic_frames: 0 }
+    }
 }
 
 impl<W: Wire> Wire for Metered<'_, W> {
@@ -55,7 +62,10 @@ impl<W: Wire> Wire for Metered<'_, W> {
         let emitted = self.wire.emit(via, frame_bytes, fill);
         let sent = if emitted.is_ok() { frame_bytes } else { 0 };
         self.bytes += sent;
-        self.nic_bytes += if via.is_local() { 0 } else { sent };
+        if !via.is_local() {
+            self.nic_bytes += sent;
+            self.nic_frames += usize::from(sent > 0);
+        }
         emitted
     }
 }

@@ -5,6 +5,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 
 use super::{
     FULL_FRAME_COST,
+    class_counters::ClassCounters,
     class_list::ClassList,
     class_pause::PauseStorm,
     classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
@@ -55,6 +56,7 @@ pub(crate) struct ClassLists {
     /// A storm of pauses has begun or ended, as of the last call with a time.
     pub(crate) has_storm_report: bool,
     pub(crate) turn_cost: u32,
+    pub(crate) counters: ClassCounters,
 }
 
 impl ClassLists {
@@ -98,6 +100,7 @@ impl ClassLists {
             is_stuck: false,
             has_storm_report: false,
             turn_cost,
+            counters: ClassCounters::default(),
         }
     }
 
@@ -237,6 +240,14 @@ impl ClassLists {
         if class.quantum > 0 {
             class.credit = (class.credit - cost).max(-most);
             (self.turn, self.has_sent) = (place, true);
+        }
+    }
+
+    /// A slot gave these frames to the NIC.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, slot: u32, frames: usize, bytes: usize) {
+        if let Some(class) = self.numbers.get(self.place(slot)) {
+            self.counters.on_sent(*class, frames, bytes);
         }
     }
 

@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 
 use super::{
     TURN_FRAMES,
+    class_counters::ClassCounters,
     class_lists::{ClassLists, Places},
     class_pause::PauseStorm,
     classes::{CLASSES, TrafficClasses},
@@ -224,6 +225,19 @@ impl Senders {
             }
             Some(classes) => classes.charge(now, slot, cost, nic_bytes),
         }
+    }
+
+    /// A slot gave these frames to the NIC; counted by class, if there are any.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, slot: u32, frames: usize, bytes: usize) {
+        if let Some(classes) = &mut self.classes {
+            classes.count_sent(slot, frames, bytes);
+        }
+    }
+
+    /// Counters of the classes, if there are any.
+    pub(crate) fn counters(&self) -> Option<&ClassCounters> {
+        self.classes.as_ref().map(|classes| &classes.counters)
     }
 
     /// Charges a turn without any effect to the client and account of the slot alone.

@@ -331,6 +331,10 @@ fn rates_are_those_of_frames_to_the_nic() {
             host.endpoint.poll_transmit(now, 64, &mut host.app, &mut wire);
         }
         let [to_nic, to_host] = [5, 6].map(|index| wire.sent(index));
+        let counters = pair.hosts[0].endpoint.class_counters().expect("it has classes");
+        let counted: Vec<u64> = counters.iter().map(|(_, count)| count).collect();
+        assert_eq!((counted[1], &counted[2..]), (to_nic as u64, &[0; 14][..]), "bytes of frames to the NIC");
+        assert!(counted[0] > 0 && counted[1] / counted[0] > 4096, "frames: {counted:?}");
         assert!(to_host > 5_000_000, "{:?}", wire.sent);
         match limit {
             None => assert!(to_nic * 10 > to_host * 9, "half of all: {:?}", wire.sent),
