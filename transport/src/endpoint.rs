@@ -286,7 +286,8 @@ impl Endpoint {
     }
 
     /// Sends at most `budget` frames of one queue pair, silent or not, as soon as it is called,
-    /// unless its class is paused.
+    /// unless its class is paused, or its account, its class or the device has sent so much before
+    /// its turns that half a second of the highest rate would not pay for it.
     pub fn transmit_of(
         &mut self,
         now: Nanos,
@@ -299,7 +300,8 @@ impl Endpoint {
         let Ok((slot, qp)) = self.find_mut(qpn) else { return TransmittedOf::default() };
         let is_silent = qp.set_silent(false);
         self.schedule.on_time(now);
-        if self.schedule.senders.is_paused(now, slot) {
+        let is_overdrawn = self.qps.get(slot).is_some_and(|qp| qp.is_overdrawn(now));
+        if is_overdrawn || self.schedule.senders.holds_rest(now, slot) {
             let Some(qp) = self.qps.get_mut(slot) else { return TransmittedOf::default() };
             qp.set_silent(is_silent);
             return TransmittedOf { visits: 0, is_left: qp.has_sends() };
@@ -593,7 +595,7 @@ impl Endpoint {
                 break;
             }
         }
-        qp.on_visited(now, wire.nic_bytes);
+        qp.on_visited(now, wire.nic_bytes, visit != Transmission::Idle);
         self.schedule.charge(now, slot, sent.visits - before, &wire);
         if was_admitted {
             self.schedule.in_flight.charge(slot, qp.in_flight().saturating_sub(in_flight));

@@ -343,6 +343,7 @@ impl Qp {
                 if let Some(rate) = &mut self.base.rate {
                     rate.reset();
                 }
+                self.waive_account_rate(false);
                 self.roles.begin_to_receive(&self.base);
             }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.base, &self.send_queue),

@@ -142,8 +142,8 @@ impl AccountUse {
 
     /// Nothing is to be remembered of it.
     fn is_blank(&self) -> bool {
-        let delayed = self.delayed_calls + self.send_rate.delayed_turns();
-        self.is_empty() && delayed == 0 && self.refused.iter().all(|refused| *refused == 0)
+        let has_debt = !self.send_rate.is_unused();
+        self.is_empty() && !has_debt && self.delayed_calls == 0 && self.refused.iter().all(|refused| *refused == 0)
     }
 }
 
@@ -221,7 +221,9 @@ impl Ledger {
         let send_rate = state.send_rate_of(rule);
         let usage = state.accounts.entry(account).or_default();
         usage.send_rate.set(send_rate);
-        usage.send_rate.clone()
+        let shared = usage.send_rate.clone();
+        state.forget_some();
+        shared
     }
 
     /// Turns of programs that match `rule`, for each of those without.
@@ -352,6 +354,8 @@ impl LedgerState {
         usage.taken[pool.resource() as usize] -= amount;
         if usage.is_blank() {
             self.accounts.remove(&account);
+        } else if usage.is_empty() {
+            self.forget_some();
         }
         if let Some(pool) = self.pools.get_mut(&pool) {
             pool.all -= amount;

@@ -124,7 +124,11 @@ impl ClassesConfig {
                 TrustChoice::Dscp => Trust::Dscp,
                 TrustChoice::Pcp => Trust::Pcp,
             },
-            ahead_bytes_max: self.tx_ahead_bytes.unwrap_or_else(|| ahead_of(speed_mbit_per_s)) as usize,
+            ahead_bytes_max: match self.tx_ahead_bytes {
+                // Nothing to give way to.
+                None if self.is_empty() => usize::MAX,
+                bytes => bytes.unwrap_or_else(|| ahead_of(speed_mbit_per_s)) as usize,
+            },
             class_of_priority: core::array::from_fn(|priority| self.class_of(priority as u8)),
             max_rate_kbit_per_s: max_rate_mbit.unwrap_or(0) * 1000,
             ..TrafficClasses::default()
@@ -227,6 +231,7 @@ mod tests {
         assert!(ClassesConfig::default().classes(10_000, None).is_none());
         let classes = ClassesConfig::default().classes(10_000, Some(800_000)).expect("a rate");
         assert_eq!((classes.max_rate_kbit_per_s, classes.class_of_priority), (800_000_000, [0; 8]));
+        assert_eq!(classes.ahead_bytes_max, usize::MAX, "nothing to give way to");
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub(super) struct Schedule {
 
 impl Endpoint {
     /// Has its queue pairs take turns by the classes of their packets, from now on: those of
-    /// connections by their path, and of a queue pair of datagrams by that of the oldest one: it may
-    /// hold up those behind it. Those without a resolved path are of the class of priority 0.
+    /// connections by their path, and of a queue pair of datagrams by that of the oldest one: it
+    /// may hold up those behind it. Those without a resolved path are of the class of priority 0.
     ///
     /// # Panics
     /// When it has queue pairs.

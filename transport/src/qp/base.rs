@@ -114,9 +114,19 @@ impl QpBase {
     /// deadline in that case.
     #[inline]
     pub(super) fn waits_for_account(&mut self, now: Nanos) -> bool {
-        let Some(turns) = &mut self.account_turns else { return false };
-        let is_local = matches!(&self.path, PathState::Ready(path) if path.via().is_local());
-        !is_local && turns.is_closed(now)
+        let is_local = self.is_local();
+        self.account_turns.as_mut().is_some_and(|turns| turns.is_closed(now, is_local))
+    }
+
+    /// A failed queue pair may send its last answers.
+    pub(super) fn may_answer_last(&mut self, now: Nanos) -> bool {
+        self.is_local() || self.account_turns.as_mut().is_none_or(|turns| turns.may_answer_last(now))
+    }
+
+    /// Its frames leave by no NIC.
+    #[inline]
+    pub(super) fn is_local(&self) -> bool {
+        matches!(&self.path, PathState::Ready(path) if path.via().is_local())
     }
 
     /// Whether its rate lets no packet leave at `now`; it has a deadline in that case.

@@ -44,12 +44,20 @@ impl Qp {
         self.base.account_turns.as_ref().map_or(most, |turns| turns.frames(most))
     }
 
-    /// A visit at `now` is over, with these bytes of frames to a NIC.
+    /// A visit at `now` is over, with these bytes of frames to a NIC. One that found nothing to
+    /// send ends the turn at the rate of its account, but for a wait for a place among the packets
+    /// in flight.
     #[inline]
-    pub(crate) fn on_visited(&mut self, now: Nanos, nic_bytes: usize) {
+    pub(crate) fn on_visited(&mut self, now: Nanos, nic_bytes: usize, has_more: bool) {
+        let has_more = has_more || self.base.wants_grant;
         if let Some(turns) = &mut self.base.account_turns {
-            turns.on_sent(now, nic_bytes);
+            turns.on_sent(now, nic_bytes, has_more);
         }
+    }
+
+    /// Its account has sent so much without a turn that its rest does not leave at once.
+    pub(crate) fn is_overdrawn(&self, now: Nanos) -> bool {
+        self.base.account_turns.as_ref().is_some_and(|turns| turns.is_overdrawn(now)) && !self.base.is_local()
     }
 
     /// From now on it sends without regard to the rate of its account, or no longer.

@@ -405,8 +405,8 @@ impl Requester {
             return Transmission::Idle;
         }
         self.is_paced = self.pacer.next_send() > cx.now;
-        let is_held = cx.base.waits_for_account(cx.now) || cx.base.paces_requests() && cx.base.is_paced(cx.now);
-        if self.is_paced || is_held {
+        let is_held = self.is_paced || cx.base.paces_requests() && cx.base.is_paced(cx.now);
+        if is_held || cx.base.waits_for_account(cx.now) {
             return Transmission::Idle;
         }
         if let Some(reason) = again {

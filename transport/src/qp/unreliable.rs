@@ -123,7 +123,7 @@ impl Sender {
         if !may_send || cx.send_queue.is_empty() || cx.base.is_resolving() || self.gate.is_closed(cx.now) {
             return Transmission::Idle;
         }
-        if cx.base.waits_for_account(cx.now) || cx.base.is_paced(cx.now) {
+        if cx.base.is_paced(cx.now) || cx.base.waits_for_account(cx.now) {
             return Transmission::Idle;
         }
         let entry = *cx.send_queue.entry(cx.send_queue.head());

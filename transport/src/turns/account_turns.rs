@@ -5,26 +5,32 @@ use alloc::sync::Arc;
 use super::shared_rate::{RateTurns, SharedRate};
 use crate::clock::Nanos;
 
+/// A queue pair that waits looks at the rate so often at least: it may be another one.
+const LOOK: Nanos = Nanos::from_millis(100);
+
 /// Lets packets with data of one queue pair through in its turns, and says when to look again.
 #[derive(Debug)]
 pub(crate) struct AccountTurns {
     turns: RateTurns,
-    /// A packet waits for the booked turn.
-    is_waiting: bool,
+    /// A packet waits for the booked turn: until then, or a look at the rate.
+    waits_until: Option<Nanos>,
     /// It sends its rest at once.
     pub(crate) is_waived: bool,
 }
 
 impl AccountTurns {
     pub(crate) const fn new(rate: Arc<SharedRate>) -> Self {
-        Self { turns: RateTurns::new(rate), is_waiting: false, is_waived: false }
+        Self { turns: RateTurns::new(rate), waits_until: None, is_waived: false }
     }
 
-    /// Whether no packet with data may leave at `now`. If so, [`Self::deadline`] says until when.
+    /// Whether no packet with data may leave at `now`, by no NIC if `is_local`. If so,
+    /// [`Self::deadline`] says until when.
     #[inline]
-    pub(crate) fn is_closed(&mut self, now: Nanos) -> bool {
-        self.is_waiting = self.turns.is_limited() && !self.is_waived && self.turns.turn_begin(now) > now;
-        self.is_waiting
+    pub(crate) fn is_closed(&mut self, now: Nanos, is_local: bool) -> bool {
+        let is_limited = self.turns.is_limited() && !is_local && !self.is_waived;
+        let begin = if is_limited { self.turns.turn_begin(now) } else { now };
+        self.waits_until = Some(begin.min(now + LOOK)).filter(|_| begin > now);
+        self.waits_until.is_some()
     }
 
     /// Frames of a turn, at most `most`.
@@ -33,21 +39,39 @@ impl AccountTurns {
         if self.is_waived { most } else { self.turns.frames(most) }
     }
 
-    /// A visit is over, with these bytes of frames to a NIC, acknowledgments included.
+    /// A visit is over, with these bytes of frames to a NIC; its queue pair may have more to send.
+    /// Acknowledgments outside a turn do not count: a peer that asks for many would take the rate.
     #[inline]
-    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
-        self.turns.on_sent(now, bytes);
+    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize, has_more: bool) {
+        if self.is_waived || self.turns.has_begun(now) || !self.turns.is_limited() {
+            self.turns.on_sent(now, bytes);
+        }
+        if !has_more && self.waits_until.is_none() {
+            self.turns.release();
+        }
+    }
+
+    /// A failed queue pair sends its last answers, without turns, unless too much of the rate is
+    /// given out. They count.
+    pub(crate) fn may_answer_last(&mut self, now: Nanos) -> bool {
+        self.is_waived = true;
+        !self.is_overdrawn(now)
+    }
+
+    /// So much of the rate is given out that a rest does not leave at once.
+    pub(crate) fn is_overdrawn(&self, now: Nanos) -> bool {
+        self.turns.is_overdrawn(now)
     }
 
     /// Time has passed.
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
-        self.is_waiting &= self.deadline() > now;
+        self.waits_until = self.waits_until.filter(|until| *until > now);
     }
 
     /// Time at which the waiting packet may leave; [`Nanos::NEVER`] if none waits.
     #[inline]
     pub(crate) fn deadline(&self) -> Nanos {
-        self.turns.booked().filter(|_| self.is_waiting).unwrap_or(Nanos::NEVER)
+        self.waits_until.unwrap_or(Nanos::NEVER)
     }
 }
 
@@ -64,40 +88,70 @@ mod tests {
         Arc::new(SharedRate::new(8000))
     }
 
+    /// Another queue pair sends its rest.
+    fn spend(rate: &Arc<SharedRate>, bytes: usize) {
+        let mut other = AccountTurns::new(rate.clone());
+        other.is_waived = true;
+        other.on_sent(NOW, bytes, false);
+    }
+
     #[test]
     fn queue_pairs_of_an_account_have_their_turns_one_behind_the_other() {
         let rate = limited();
         let mut all = [(); 3].map(|()| AccountTurns::new(rate.clone()));
-        all[0].on_sent(NOW, NINE_FRAMES);
+        spend(&rate, NINE_FRAMES);
         let mut last = NOW;
         for turns in &mut all {
             assert_eq!(turns.deadline(), Nanos::NEVER);
-            assert!(turns.is_closed(NOW) && turns.deadline() > last);
+            assert!(turns.is_closed(NOW, false) && turns.deadline() > last);
             last = turns.deadline();
         }
         assert_eq!(last, NOW + Nanos::from_micros(3 * 4160));
         all[2].on_timeout(last);
-        assert_eq!((all[2].deadline(), all[2].is_closed(last)), (Nanos::NEVER, false));
+        assert_eq!((all[2].deadline(), all[2].is_closed(last, false)), (Nanos::NEVER, false));
     }
 
     #[test]
     fn a_rest_that_leaves_at_once_is_a_debt_of_the_account() {
         let rate = limited();
         let [mut gone, mut other] = [(); 2].map(|()| AccountTurns::new(rate.clone()));
-        gone.on_sent(NOW, NINE_FRAMES);
+        spend(&rate, NINE_FRAMES);
         gone.is_waived = true;
-        assert!(!gone.is_closed(NOW));
-        gone.on_sent(NOW, 100_000);
-        assert!(other.is_closed(NOW) && other.deadline() > NOW + Nanos::from_millis(100));
+        assert!(!gone.is_closed(NOW, false));
+        gone.on_sent(NOW, 100_000, false);
+        assert!(other.is_closed(NOW, false) && other.deadline() == NOW + LOOK);
+        assert!(!gone.is_overdrawn(NOW));
+        gone.on_sent(NOW, 500_000, false);
+        assert!(gone.is_overdrawn(NOW), "half a second");
     }
 
     #[test]
     fn without_a_rate_nothing_waits() {
         let rate = limited();
         let mut turns = AccountTurns::new(rate.clone());
-        turns.on_sent(NOW, 1 << 20);
-        assert!(turns.is_closed(NOW));
+        spend(&rate, 1 << 20);
+        assert!(turns.is_closed(NOW, false));
         rate.set(0);
-        assert_eq!((turns.is_closed(NOW), turns.deadline(), turns.frames(16)), (false, Nanos::NEVER, 16));
+        assert_eq!((turns.is_closed(NOW, false), turns.deadline(), turns.frames(16)), (false, Nanos::NEVER, 16));
+    }
+
+    #[test]
+    fn a_new_rate_is_seen_by_those_that_wait_for_the_old_one() {
+        let rate = limited();
+        spend(&rate, 1 << 20);
+        let mut turns = AccountTurns::new(rate.clone());
+        assert!(turns.is_closed(NOW, false) && turns.deadline() == NOW + LOOK, "its turn is in a second");
+        let later = NOW + LOOK;
+        rate.set(80_000);
+        turns.on_timeout(later);
+        assert!(!turns.is_closed(later, false));
+    }
+
+    #[test]
+    fn acknowledgments_of_a_peer_do_not_take_the_rate() {
+        let rate = limited();
+        let mut turns = AccountTurns::new(rate);
+        turns.on_sent(NOW, 1 << 20, false);
+        assert!(!turns.is_closed(NOW, false));
     }
 }

@@ -80,6 +80,14 @@ impl ClassList {
         }
     }
 
+    /// A call that takes turns ends: without work the class needs none.
+    #[inline]
+    pub(crate) fn end_call(&mut self) {
+        if self.turns.list.is_empty() {
+            self.rate.release();
+        }
+    }
+
     /// Time has passed.
     #[inline]
     pub(crate) fn on_time(&mut self, now: Nanos) {

@@ -1,5 +1,5 @@
-//! Lists of the traffic classes of an endpoint, and the order of their turns: strict ones, those with
-//! shares by deficit round robin, and frames to no NIC.
+//! Lists of the traffic classes of an endpoint, and the order of their turns: strict ones, those
+//! with shares by deficit round robin, and frames to no NIC.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -190,8 +190,26 @@ impl ClassLists {
         }
     }
 
+    /// A pause, or so many frames without a turn, hold up the rest of a slot.
+    pub(crate) fn holds_rest(&mut self, now: Nanos, slot: u32) -> bool {
+        let is_local = self.place(slot) == self.local();
+        let class = &mut self.classes[usize::from(self.class_of[slot as usize])];
+        let is_overdrawn = class.rate.is_overdrawn(now) || !is_local && self.device.is_overdrawn(now);
+        is_overdrawn || class.pause.closed_until(now).is_some()
+    }
+
     pub(crate) fn end_call(&mut self) {
-        self.classes.iter_mut().for_each(|class| class.turns.end_call());
+        let local = self.local();
+        let mut has_more = false;
+        for class in &mut self.classes[..local] {
+            class.turns.end_call();
+            class.end_call();
+            has_more |= !class.turns.list.is_empty();
+        }
+        self.classes[local].turns.end_call();
+        if !has_more {
+            self.device.release();
+        }
         self.is_stuck = !core::mem::take(&mut self.has_sent);
     }
 
@@ -254,7 +272,8 @@ impl ClassLists {
     pub(crate) fn frames(&self, slot: u32) -> usize {
         let place = self.place(slot);
         let class = &self.classes[place];
-        let most = if place == self.local() { class.frames } else { self.device.frames(class.frames) };
+        let most = class.rate.frames(class.frames);
+        let most = if place == self.local() { most } else { self.device.frames(most) };
         if class.quantum == 0 {
             return most;
         }

@@ -130,10 +130,9 @@ impl Senders {
         self.classes.as_ref().is_some_and(|classes| classes.has_storm_report)
     }
 
-    /// A pause holds up the class of a slot at `now`.
-    pub(crate) fn is_paused(&mut self, now: Nanos, slot: u32) -> bool {
-        let Some(classes) = &mut self.classes else { return false };
-        classes.of_slot(slot).pause.closed_until(now).is_some()
+    /// A pause, or the rates of its class and of the device, hold up the rest of a slot at `now`.
+    pub(crate) fn holds_rest(&mut self, now: Nanos, slot: u32) -> bool {
+        self.classes.as_mut().is_some_and(|classes| classes.holds_rest(now, slot))
     }
 
     /// A storm of pauses that has begun or ended since it was last returned.
@@ -355,7 +354,7 @@ mod tests {
         assert_eq!(senders.pop(now), None);
         assert!(senders.is_empty(), "the rate closes it");
         let deadline = senders.deadline();
-        assert!(deadline > now && deadline < now + Nanos::from_millis(2));
+        assert!(deadline > now && deadline < now + Nanos::from_millis(5));
         senders.on_time(deadline);
         assert!(!senders.is_empty());
         assert_eq!(senders.pop(deadline), Some(7));

@@ -1,5 +1,5 @@
-//! A highest rate of several senders, each of which has its own turns: of the endpoints of a device,
-//! or of the queue pairs of an account.
+//! A highest rate of several senders, each of which has its own turns: of the endpoints of a
+//! device, or of the queue pairs of an account.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,6 +41,8 @@ pub struct SharedRate {
     kbit_per_s: AtomicU32,
     next_turn: AtomicU64,
     delayed: AtomicU64,
+    /// Turns that were booked before the last change of the rate are void.
+    changes: AtomicU32,
 }
 
 impl SharedRate {
@@ -51,7 +53,10 @@ impl SharedRate {
 
     /// Sets the rate; 0 for no limit.
     pub fn set(&self, kbit_per_s: u32) {
-        self.kbit_per_s.store(kbit_per_s, Ordering::Relaxed);
+        if self.kbit_per_s.swap(kbit_per_s, Ordering::Relaxed) != kbit_per_s {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+            self.next_turn.fetch_min(1, Ordering::Relaxed);
+        }
     }
 
     /// The rate; 0 for no limit.
@@ -65,21 +70,47 @@ impl SharedRate {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    /// Moves the next turn, from `earliest` at least: later by `by`, but not beyond `latest`, and
-    /// earlier by `back`.
-    fn shift(&self, earliest: Nanos, by: Nanos, latest: Nanos, back: Nanos) {
-        let after = |next| Some(((Nanos(next).max(earliest) + by).min(latest) - back).0);
+    /// Turns are given out for more than half of the longest debt.
+    fn is_overdrawn(&self, now: Nanos) -> bool {
+        self.kbit_per_s() > 0 && Nanos(self.next_turn.load(Ordering::Relaxed)) > now + Nanos(DEBT.0 / 2)
+    }
+
+    /// It was never in use: a new one is the same.
+    pub fn is_unused(&self) -> bool {
+        self.next_turn.load(Ordering::Relaxed) == 0
+    }
+
+    /// Moves the next turn by the time of bytes that left without one: those of before are moved by
+    /// none of it.
+    fn pay(&self, now: Nanos, bytes: u64, kbit_per_s: u32) {
+        let (earliest, time) = (now - burst_of(kbit_per_s), time_of(bytes, kbit_per_s));
+        let latest = now + DEBT.max(Nanos(turn_of(kbit_per_s).0 * DEBT_TURNS));
+        let after = |next| {
+            let next = Nanos(next).max(earliest);
+            Some((next + time).min(latest.max(next)).0)
+        };
         let _ = self.next_turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
 }
 
+/// A turn that was booked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BookedTurn {
+    begin: Nanos,
+    /// Bytes that may leave in it, and the time that it has for each, as its rate.
+    left: u64,
+    kbit_per_s: u32,
+    /// [`SharedRate::changes`] when it was booked.
+    changes: u32,
+}
+
 /// Turns of one sender at a shared rate. Senders book their turns one behind the other, so that one
-/// that looks all the time takes none from one that sleeps until its turn.
+/// that looks all the time takes none from one that sleeps until its turn. A turn is one of bytes:
+/// it ends when they have left, or when its sender has no more.
 #[derive(Debug)]
 pub(crate) struct RateTurns {
     rate: Arc<SharedRate>,
-    /// When the turn begins that was booked, if one was.
-    booked: Option<Nanos>,
+    booked: Option<BookedTurn>,
 }
 
 impl RateTurns {
@@ -92,15 +123,22 @@ impl RateTurns {
         self.rate.kbit_per_s() > 0
     }
 
-    /// Frames of a turn, at most `most`.
-    #[inline]
-    pub(crate) fn frames(&self, most: usize) -> usize {
-        frames_of(self.rate.kbit_per_s(), most)
+    /// As many turns are given out that nothing may leave beside them.
+    pub(crate) fn is_overdrawn(&self, now: Nanos) -> bool {
+        self.rate.is_overdrawn(now)
     }
 
-    /// When the booked turn begins, if one is booked.
-    pub(crate) const fn booked(&self) -> Option<Nanos> {
-        self.booked
+    /// Frames of a turn, or of the rest of the booked one, at most `most`.
+    #[inline]
+    pub(crate) fn frames(&self, most: usize) -> usize {
+        let kbit_per_s = self.rate.kbit_per_s();
+        let most = frames_of(kbit_per_s, most);
+        self.booked.filter(|_| kbit_per_s > 0).map_or(most, |turn| ((turn.left / FULL_FRAME) as usize).clamp(1, most))
+    }
+
+    /// The booked turn has begun.
+    pub(crate) fn has_begun(&self, now: Nanos) -> bool {
+        self.booked.is_some_and(|turn| turn.begin <= now)
     }
 
     /// When the next frames may leave, booked at `now`.
@@ -110,25 +148,33 @@ impl RateTurns {
         if kbit_per_s == 0 {
             return Nanos(0);
         }
+        if let Some(turn) = self.booked {
+            if turn.changes != self.rate.changes.load(Ordering::Relaxed) {
+                self.booked = None;
+            } else if turn.begin + burst_of(kbit_per_s) < now {
+                self.release();
+            }
+        }
         match self.booked {
-            Some(begin) => begin,
+            Some(turn) => turn.begin,
             None => self.book(now, kbit_per_s),
         }
     }
 
     fn book(&mut self, now: Nanos, kbit_per_s: u32) -> Nanos {
-        let (earliest, turn) = (now - burst_of(kbit_per_s), turn_of(kbit_per_s));
-        let after = |next| Some((Nanos(next).max(earliest) + turn).0);
+        let (earliest, time) = (now - burst_of(kbit_per_s), turn_of(kbit_per_s));
+        let after = |next| Some((Nanos(next).max(earliest) + time).0);
         let next = self.rate.next_turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or_default();
         let begin = Nanos(next).max(earliest);
-        self.booked = Some(begin);
+        let changes = self.rate.changes.load(Ordering::Relaxed);
+        self.booked = Some(BookedTurn { begin, left: bytes_of_turn(kbit_per_s), kbit_per_s, changes });
         if begin > now {
             self.rate.delayed.fetch_add(1, Ordering::Relaxed);
         }
         begin
     }
 
-    /// A visit is over, and these bytes left: in the booked turn, if that has begun.
+    /// These bytes left at `now`: in the booked turn, if that has begun.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
         let kbit_per_s = self.rate.kbit_per_s();
@@ -136,22 +182,41 @@ impl RateTurns {
             self.booked = None;
             return;
         }
-        let turn = self.booked.filter(|begin| *begin <= now);
-        if turn.is_none() && bytes == 0 {
+        let mut bytes = bytes as u64;
+        if let Some(turn) = self.booked.as_mut().filter(|turn| turn.begin <= now) {
+            let in_turn = bytes.min(turn.left);
+            // The next visit is as long.
+            let is_over = turn.left - in_turn < in_turn;
+            (turn.left, bytes) = (turn.left - in_turn, bytes - in_turn);
+            if is_over {
+                self.release();
+            }
+        }
+        if bytes > 0 {
+            self.rate.pay(now, bytes, kbit_per_s);
+        }
+    }
+
+    /// The sender has nothing to send: the rest of its turn is for others.
+    pub(crate) fn release(&mut self) {
+        let Some(turn) = self.booked.take() else { return };
+        if turn.changes != self.rate.changes.load(Ordering::Relaxed) {
             return;
         }
-        let paid = if turn.is_some() { turn_of(kbit_per_s) } else { Nanos(0) };
-        self.booked = self.booked.filter(|_| turn.is_none());
-        let time = time_of(bytes as u64, kbit_per_s);
-        let latest = now + DEBT.max(Nanos(turn_of(kbit_per_s).0 * DEBT_TURNS));
-        let earliest = if turn.is_some() { Nanos(0) } else { now - burst_of(kbit_per_s) };
-        self.rate.shift(earliest, time - paid, latest, paid - time);
+        let time = time_of(turn.left, turn.kbit_per_s);
+        let after = |next| Some((Nanos(next) - time).0);
+        let _ = self.rate.next_turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
+}
+
+/// Bytes of a turn: full frames.
+fn bytes_of_turn(kbit_per_s: u32) -> u64 {
+    frames_of(kbit_per_s, TURN_FRAMES) as u64 * FULL_FRAME
 }
 
 /// Time of a turn of full frames.
 fn turn_of(kbit_per_s: u32) -> Nanos {
-    time_of(frames_of(kbit_per_s, TURN_FRAMES) as u64 * FULL_FRAME, kbit_per_s)
+    time_of(bytes_of_turn(kbit_per_s), kbit_per_s)
 }
 
 fn burst_of(kbit_per_s: u32) -> Nanos {
@@ -164,7 +229,7 @@ fn time_of(bytes: u64, kbit_per_s: u32) -> Nanos {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{vec, vec::Vec};
+    use alloc::{collections::BTreeSet, vec, vec::Vec};
 
     use super::*;
 
@@ -271,7 +336,51 @@ mod tests {
         for _ in 0..10 {
             assert!(rate.turn_begin(START) <= START);
             rate.on_sent(START, 0);
+            rate.release();
         }
+    }
+
+    /// Each of many waits for its own turn, which another one's frame does not take back.
+    #[test]
+    fn many_senders_have_no_more_than_the_rate() {
+        for (kbit_per_s, senders) in [(1000, 100), (10_000, 1000), (1_000_000, 4000)] {
+            let rate = shared(kbit_per_s);
+            let mut all: Vec<_> = (0..senders).map(|_| RateTurns::new(rate.clone())).collect();
+            let (mut bytes, end) = (0, START + Nanos::from_millis(8000));
+            let mut due: BTreeSet<(Nanos, usize)> = (0..senders).map(|at| (START, at)).collect();
+            while let Some((now, at)) = due.pop_first().filter(|(now, _)| *now < end) {
+                let turns = &mut all[at];
+                if turns.turn_begin(now) <= now {
+                    // A bit more than its turn has.
+                    let sent = turns.frames(TURN_FRAMES) * FULL_FRAME as usize + 64;
+                    turns.on_sent(now, sent);
+                    bytes += sent;
+                }
+                due.insert((turns.turn_begin(now).max(now + Nanos(1)), at));
+            }
+            let most = kbit_per_s as usize * 125 * 8;
+            assert!(
+                bytes.abs_diff(most) * 50 < most + 100 * BURST_BYTES,
+                "{senders} at {kbit_per_s}: {bytes} of {most}"
+            );
+        }
+    }
+
+    /// A turn is one of bytes, in as many visits as they take.
+    #[test]
+    fn small_frames_have_a_turn_together() {
+        let mut turns = RateTurns::new(shared(MEGABYTE));
+        turns.on_sent(START, BURST_BYTES + 1);
+        let begin = turns.turn_begin(START);
+        for _ in 0..40 {
+            turns.on_sent(begin, 100);
+            assert_eq!(turns.turn_begin(begin), begin);
+        }
+        turns.on_sent(begin, 100);
+        assert!(turns.turn_begin(begin) > begin, "60 bytes are left, no frame");
+        // A turn is void when its time has passed.
+        let later = begin + Nanos::from_millis(500);
+        assert!(turns.turn_begin(later) >= later - Nanos::from_millis(34));
     }
 
     #[test]

@@ -99,27 +99,35 @@ fn datagrams_and_read_responses_have_the_rate_of_their_account() {
     }
 }
 
-/// Beside queue pairs of another account that fill a small line for packets in flight.
+/// Beside queue pairs of another account that fill the line for packets in flight.
 #[test]
 fn an_account_that_waits_in_line_as_well_has_its_rate() {
-    let settings = Settings { total_window: 32, ..Settings::default() };
-    let (mut pair, _) = limited(settings, 0, 40 * MEGABYTE, 6);
-    pair.account_rates = [None, None];
-    pair.owner = FairOwner { account: AccountId(1), client: SessionId(1), weight: 1 };
-    let others = 40..80;
-    others.clone().for_each(|index| pair.connect_another(index));
-    let (end, mut bytes) = (pair.now + Nanos::from_millis(200), [0; 2]);
-    let mut late = |from, _, _| if from == 1 { Fate::Late(20) } else { Fate::Deliver };
-    while pair.now < end {
-        (FIRST..FIRST + 6).chain(others.clone()).for_each(|index| fill(&mut pair, index, SendOp::Write, 8192));
-        pair.run_to_next(&mut late);
-        for (index, _) in pair.hosts[0].take() {
-            bytes[usize::from(others.contains(&(index as u32)))] += 8192;
+    for (connections, kbit_per_s, total_window) in
+        [(6, 40 * MEGABYTE, 32), (40, 10 * MEGABYTE, 32), (40, 40 * MEGABYTE, 192)]
+    {
+        let settings = Settings { total_window, ..Settings::default() };
+        let (mut pair, _) = limited(settings, 0, kbit_per_s, connections);
+        pair.account_rates = [None, None];
+        pair.owner = FairOwner { account: AccountId(1), client: SessionId(1), weight: 1 };
+        let others = 60..100;
+        others.clone().for_each(|index| pair.connect_another(index));
+        let (end, mut bytes) = (pair.now + Nanos::from_millis(500), [0_u64; 2]);
+        let mut late = |from, _, _| if from == 1 { Fate::Late(20) } else { Fate::Deliver };
+        while pair.now < end {
+            (FIRST..FIRST + connections)
+                .chain(others.clone())
+                .for_each(|index| fill(&mut pair, index, SendOp::Write, 1024));
+            pair.run_to_next(&mut late);
+            for (index, _) in pair.hosts[0].take() {
+                bytes[usize::from(others.contains(&(index as u32)))] += 1024;
+            }
+            (pair.trace, pair.answers) = Default::default();
+            pair.hosts.iter_mut().for_each(|host| host.last.clear());
         }
-        (pair.trace, pair.answers) = Default::default();
-        pair.hosts.iter_mut().for_each(|host| host.last.clear());
+        let most = u64::from(kbit_per_s) * 125 / 2 * 1024 / (1024 + OVERHEAD);
+        println!("{connections} at {kbit_per_s} in {total_window}: {bytes:?} of {most}");
+        assert!(bytes[0].abs_diff(most) * 100 < most * 10, "{connections} at {kbit_per_s}: {bytes:?} of {most}");
     }
-    assert!(is_near(bytes[0], 8_000_000 * 1024 / (1024 + OVERHEAD)), "{bytes:?}");
 }
 
 /// A peer's WRITEs are acknowledged without a wait, while READ responses of the same account wait
@@ -177,6 +185,18 @@ fn frames_to_this_host_have_no_rate() {
     }
 }
 
+/// At the first rate the last one has its turn after three seconds.
+#[test]
+fn queue_pairs_that_wait_for_a_low_rate_go_on_at_once_without_it() {
+    for kbit_per_s in [0, 800_000 * 1000] {
+        let (mut pair, rate) = limited(Settings::default(), 0, 1000, 100);
+        completed(&mut pair, 100, SendOp::Write, 2048, Nanos::from_millis(10), no_fault);
+        rate.set(kbit_per_s);
+        let all = completed(&mut pair, 100, SendOp::Write, 2048, Nanos::from_millis(110), no_fault);
+        assert!(all.iter().all(|bytes| *bytes > 0), "{kbit_per_s}: {all:?}");
+    }
+}
+
 #[test]
 fn a_new_rate_is_that_of_queue_pairs_that_are_there() {
     let (mut pair, rate) = limited(Settings::default(), 0, 0, 2);
@@ -215,4 +235,24 @@ fn the_rest_of_a_queue_pair_does_not_wait_for_the_rate_of_its_account() {
     host.endpoint.poll_transmit(now, 64, &mut host.app, &mut host.nic);
     assert_eq!(host.nic.frames.len(), before, "the other waits");
     assert!(host.endpoint.poll_timeout() > now + Nanos::from_millis(10));
+}
+
+/// One after the other posts all that it can and is destroyed: the rests leave at once until the
+/// account has sent half a second of its rate in advance, and then wait.
+#[test]
+fn queue_pairs_that_are_destroyed_do_not_pass_by_the_rate_of_their_account() {
+    let settings = Settings { service: ServiceType::Ud, ..Settings::default() };
+    let (mut pair, _) = limited(settings, 0, MEGABYTE, 80);
+    let mut bytes = 0;
+    for index in FIRST..FIRST + 80 {
+        fill(&mut pair, index, SendOp::Send, 1024);
+        pair.now = pair.now + Nanos::from_millis(1);
+        let (now, host) = (pair.now, &mut pair.hosts[0]);
+        let sent = host.endpoint.transmit_of(now, host.qpn, 1000, &mut host.app, &mut host.nic);
+        assert_eq!(sent.is_left, sent.visits == 0, "a rest leaves whole, or waits");
+        bytes += host.nic.frames.drain(..).map(|frame| frame.len()).sum::<usize>();
+    }
+    // 80 ms and the burst, and the debt of half a second with the rest that went beyond it.
+    let most = 80_000 + 33_280 + 500_000 + 64 * 1100;
+    assert!((400_000..most).contains(&bytes), "{bytes}");
 }

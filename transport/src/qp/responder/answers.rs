@@ -202,7 +202,10 @@ impl Responder {
         wire: &mut W,
     ) -> Transmission {
         // A failed queue pair has no timers: its last answers do not wait.
-        let is_held = cx.base.state != State::Error && (cx.base.waits_for_account(cx.now) || cx.base.is_paced(cx.now));
+        let is_held = match cx.base.state {
+            State::Error => !cx.base.may_answer_last(cx.now),
+            _ => cx.base.is_paced(cx.now) || cx.base.waits_for_account(cx.now),
+        };
         if is_held {
             return Transmission::Idle;
         }
