@@ -1,6 +1,9 @@
 //! Highest rates of accounts and devices, on a host with two workers.
 
-use std::{fs, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::{
@@ -63,9 +66,10 @@ pub(crate) fn an_account_has_its_highest_rate(settings: &Settings) -> Result<()>
     )?;
     reload(&limited(50))?;
     let sent = || lab.counter(Host::B, "device/*/queue/*", "nic_tx_bytes");
-    let first = sent()?;
-    std::thread::sleep(Duration::from_secs(2));
-    let lower = (sent()? - first) as f64 * 8.0 / 2e6;
+    let (begin, first) = (Instant::now(), sent()?);
+    thread::sleep(Duration::from_secs(2));
+    let bytes = sent()? - first;
+    let lower = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64() / 1e6;
     load.end(SOON)?.success()?;
     println!(
         "\n    Mbit/s without a rate {without:.0}, with 200: {all:.1?} ({waits} waits), after a reload with 50: {lower:.1}; from a peer {to_limited:.0}"
