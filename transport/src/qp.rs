@@ -138,6 +138,7 @@ impl Qp {
                 recovery: RecoveryConfig::GO_BACK_N,
                 congestion: CongestionControl::Off,
                 account_turns: None,
+                is_waived: false,
                 rate: None,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
@@ -343,7 +344,6 @@ impl Qp {
                 if let Some(rate) = &mut self.base.rate {
                     rate.reset();
                 }
-                self.waive_account_rate(false);
                 self.roles.begin_to_receive(&self.base);
             }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.base, &self.send_queue),

@@ -41,6 +41,8 @@ pub(crate) struct QpBase {
     pub(super) congestion: CongestionControl,
     /// Turns at the rate of its account, if it has one or may have one.
     pub(super) account_turns: Option<AccountTurns>,
+    /// It sends its rest without regard to that rate.
+    pub(super) is_waived: bool,
     /// Of packets that follow CNPs by a rate, if anything reacts to congestion.
     pub(super) rate: Option<Box<SendRate>>,
     pub(super) state: State,
@@ -114,13 +116,14 @@ impl QpBase {
     /// deadline in that case.
     #[inline]
     pub(super) fn waits_for_account(&mut self, now: Nanos) -> bool {
-        let is_local = self.is_local();
-        self.account_turns.as_mut().is_some_and(|turns| turns.is_closed(now, is_local))
+        let is_free = self.is_waived || self.is_local();
+        self.account_turns.as_mut().is_some_and(|turns| turns.is_closed(now, is_free))
     }
 
-    /// A failed queue pair may send its last answers.
-    pub(super) fn may_answer_last(&mut self, now: Nanos) -> bool {
-        self.is_local() || self.account_turns.as_mut().is_none_or(|turns| turns.may_answer_last(now))
+    /// A failed queue pair may send its last answers: without turns, unless too much of the rate of
+    /// its account is given out.
+    pub(super) fn may_answer_last(&self, now: Nanos) -> bool {
+        self.is_local() || self.account_turns.as_ref().is_none_or(|turns| !turns.is_overdrawn(now))
     }
 
     /// Its frames leave by no NIC.

@@ -77,9 +77,9 @@ pub(crate) enum Waiter {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum KeyChangeStage {
+enum KeyChangeStage<Wish> {
     /// Requested; not yet passed on.
-    Wanted(KeyRequest),
+    Wanted(Wish),
     /// In progress, under this ticket.
     Asked(u64),
 }
@@ -87,14 +87,20 @@ enum KeyChangeStage {
 /// Pending key changes of the two halves of a queue pair: one each.
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
-    requester: Option<KeyChangeStage>,
-    responder: Option<KeyChangeStage>,
+    requester: Option<KeyChangeStage<KeyRequest>>,
+    /// A key that becomes invalid at the peer's request: a responder wants nothing else.
+    responder: Option<KeyChangeStage<MrKey>>,
 }
 
 impl KeyChanges {
-    /// Requests a change for this half, which waits from now on.
-    pub(crate) fn want(&mut self, waiter: Waiter, wish: KeyRequest) {
-        *self.of(waiter) = Some(KeyChangeStage::Wanted(wish));
+    /// Requests a change for the requester, which waits from now on.
+    pub(crate) const fn want(&mut self, wish: KeyRequest) {
+        self.requester = Some(KeyChangeStage::Wanted(wish));
+    }
+
+    /// Requests that a key becomes invalid for the responder, which waits from now on.
+    pub(crate) const fn want_invalid(&mut self, key: MrKey) {
+        self.responder = Some(KeyChangeStage::Wanted(key));
     }
 
     /// This half waits.
@@ -113,24 +119,25 @@ impl KeyChanges {
 
     /// Takes a request that is not yet passed on and gives it this ticket.
     pub(crate) fn take_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
-        for stage in [&mut self.requester, &mut self.responder] {
-            if let Some(KeyChangeStage::Wanted(wish)) = *stage {
-                *stage = Some(KeyChangeStage::Asked(ticket));
-                return Some(wish);
-            }
+        if let Some(KeyChangeStage::Wanted(wish)) = self.requester {
+            self.requester = Some(KeyChangeStage::Asked(ticket));
+            return Some(wish);
         }
-        None
+        let Some(KeyChangeStage::Wanted(key)) = self.responder else { return None };
+        self.responder = Some(KeyChangeStage::Asked(ticket));
+        Some(KeyRequest::InvalidateRemotely(key))
     }
 
     /// Ends the wait for the change under this ticket; `None` when neither half waits for it any
     /// more.
     pub(crate) fn finish(&mut self, ticket: u64) -> Option<Waiter> {
-        for waiter in [Waiter::Requester, Waiter::Responder] {
-            let stage = self.of(waiter);
-            if matches!(stage, Some(KeyChangeStage::Asked(asked)) if *asked == ticket) {
-                *stage = None;
-                return Some(waiter);
-            }
+        if matches!(self.requester, Some(KeyChangeStage::Asked(asked)) if asked == ticket) {
+            self.requester = None;
+            return Some(Waiter::Requester);
+        }
+        if matches!(self.responder, Some(KeyChangeStage::Asked(asked)) if asked == ticket) {
+            self.responder = None;
+            return Some(Waiter::Responder);
         }
         None
     }
@@ -138,13 +145,6 @@ impl KeyChanges {
     /// Ends all waits.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    const fn of(&mut self, waiter: Waiter) -> &mut Option<KeyChangeStage> {
-        match waiter {
-            Waiter::Requester => &mut self.requester,
-            Waiter::Responder => &mut self.responder,
-        }
     }
 }
 
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn a_key_change_is_answered_once_to_its_requester() {
         let mut changes = KeyChanges::default();
-        changes.want(Waiter::Requester, KeyRequest::InvalidateLocally(MrKey(1)));
-        changes.want(Waiter::Responder, KeyRequest::InvalidateRemotely(MrKey(2)));
+        changes.want(KeyRequest::InvalidateLocally(MrKey(1)));
+        changes.want_invalid(MrKey(2));
         assert_eq!(changes.finish(0), None, "no question was sent yet");
         assert_eq!(changes.take_wish(7), Some(KeyRequest::InvalidateLocally(MrKey(1))));
         assert_eq!(changes.take_wish(8), Some(KeyRequest::InvalidateRemotely(MrKey(2))));

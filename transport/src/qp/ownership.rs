@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use roced_types::QpSizes;
 
-use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
+use super::{Qp, State, replay::ReplayMemory, send_queue::SendQueue};
 use crate::{
     clock::Nanos,
     congestion::send_rate::SendRate,
@@ -41,7 +41,10 @@ impl Qp {
     /// Frames that it may send in a turn at the rate of its account, at most `most`.
     #[inline]
     pub(crate) fn frames_of_account(&self, most: usize) -> usize {
-        self.base.account_turns.as_ref().map_or(most, |turns| turns.frames(most))
+        match &self.base.account_turns {
+            Some(turns) if !self.base.is_waived => turns.frames(most),
+            _ => most,
+        }
     }
 
     /// A visit at `now` is over, with these bytes of frames to a NIC. One that found nothing to
@@ -50,8 +53,9 @@ impl Qp {
     #[inline]
     pub(crate) fn on_visited(&mut self, now: Nanos, nic_bytes: usize, has_more: bool) {
         let has_more = has_more || self.base.wants_grant;
+        let is_rest = self.base.is_waived || self.base.state == State::Error;
         if let Some(turns) = &mut self.base.account_turns {
-            turns.on_sent(now, nic_bytes, has_more);
+            turns.on_sent(now, nic_bytes, is_rest, has_more);
         }
     }
 
@@ -62,9 +66,7 @@ impl Qp {
 
     /// From now on it sends without regard to the rate of its account, or no longer.
     pub(crate) const fn waive_account_rate(&mut self, is_waived: bool) {
-        if let Some(turns) = &mut self.base.account_turns {
-            turns.is_waived = is_waived;
-        }
+        self.base.is_waived = is_waived;
     }
 
     /// The account and client that its turns belong to.

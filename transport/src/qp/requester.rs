@@ -560,7 +560,7 @@ impl Requester {
     fn start_local(&self, base: &mut QpBase, queue: &SendQueue) -> Transmission {
         let begins = self.entry == queue.head() && base.state == State::ReadyToSend;
         if begins && !base.keys.waits(Waiter::Requester) {
-            base.keys.want(Waiter::Requester, KeyRequest::of_work(queue.entry(self.entry)));
+            base.keys.want(KeyRequest::of_work(queue.entry(self.entry)));
         }
         Transmission::Idle
     }

@@ -130,9 +130,9 @@ impl SendEntry {
 pub(crate) struct SendQueue {
     entries: Box<[SendEntry]>,
     sges: Box<[Sge]>,
-    sges_per_entry: usize,
+    sges_per_entry: u32,
     inline: Box<[u8]>,
-    inline_per_entry: usize,
+    inline_per_entry: u32,
     head: u32,
     tail: u32,
 }
@@ -145,9 +145,9 @@ impl SendQueue {
         Self {
             entries: vec![SendEntry::EMPTY; entries].into_boxed_slice(),
             sges: vec![Sge::default(); entries * sizes.send_sges as usize].into_boxed_slice(),
-            sges_per_entry: sizes.send_sges as usize,
+            sges_per_entry: sizes.send_sges,
             inline: vec![0; entries * sizes.inline_bytes as usize].into_boxed_slice(),
-            inline_per_entry: sizes.inline_bytes as usize,
+            inline_per_entry: sizes.inline_bytes,
             head: 0,
             tail: 0,
         }
@@ -186,14 +186,14 @@ impl SendQueue {
         let slot = self.slot(self.tail);
         let (sges, length) = match work.data {
             WorkData::Sges(sges) => {
-                self.sges[slot * self.sges_per_entry..][..sges.len()].copy_from_slice(sges);
+                self.sges[slot * self.sges_per_entry as usize..][..sges.len()].copy_from_slice(sges);
                 // Cannot overflow: 32 * 2^32.
                 let bytes: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
                 // A larger length is too long, whichever it is.
                 (sges.len() as u8, u32::try_from(bytes).unwrap_or(u32::MAX))
             }
             WorkData::Inline(bytes) => {
-                self.inline[slot * self.inline_per_entry..][..bytes.len()].copy_from_slice(bytes);
+                self.inline[slot * self.inline_per_entry as usize..][..bytes.len()].copy_from_slice(bytes);
                 (0, bytes.len() as u32)
             }
         };
@@ -242,9 +242,9 @@ impl SendQueue {
         let slot = self.slot(position);
         let entry = &self.entries[slot];
         if entry.flags & send_flags::INLINE != 0 {
-            WorkData::Inline(&self.inline[slot * self.inline_per_entry..][..entry.length as usize])
+            WorkData::Inline(&self.inline[slot * self.inline_per_entry as usize..][..entry.length as usize])
         } else {
-            WorkData::Sges(&self.sges[slot * self.sges_per_entry..][..entry.sges.into()])
+            WorkData::Sges(&self.sges[slot * self.sges_per_entry as usize..][..entry.sges.into()])
         }
     }
 

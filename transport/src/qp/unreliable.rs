@@ -129,7 +129,7 @@ impl Sender {
         let entry = *cx.send_queue.entry(cx.send_queue.head());
         if entry.is_local() {
             if !cx.base.keys.waits(Waiter::Requester) {
-                cx.base.keys.want(Waiter::Requester, KeyRequest::of_work(&entry));
+                cx.base.keys.want(KeyRequest::of_work(&entry));
             }
             return Transmission::Idle;
         }

@@ -12,50 +12,42 @@ const LOOK: Nanos = Nanos::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct AccountTurns {
     turns: RateTurns,
-    /// A packet waits for the booked turn: until then, or a look at the rate.
-    waits_until: Option<Nanos>,
-    /// It sends its rest at once.
-    pub(crate) is_waived: bool,
+    /// A packet waits for the booked turn: until then, or a look at the rate. [`Nanos::NEVER`] if none
+    /// waits.
+    waits_until: Nanos,
 }
 
 impl AccountTurns {
     pub(crate) const fn new(rate: Arc<SharedRate>) -> Self {
-        Self { turns: RateTurns::new(rate), waits_until: None, is_waived: false }
+        Self { turns: RateTurns::new(rate), waits_until: Nanos::NEVER }
     }
 
-    /// Whether no packet with data may leave at `now`, by no NIC if `is_local`. If so,
-    /// [`Self::deadline`] says until when.
+    /// Whether no packet with data may leave at `now`; one that `is_free` leaves by no NIC, or at
+    /// once. If so, [`Self::deadline`] says until when.
     #[inline]
-    pub(crate) fn is_closed(&mut self, now: Nanos, is_local: bool) -> bool {
-        let is_limited = self.turns.is_limited() && !is_local && !self.is_waived;
-        let begin = if is_limited { self.turns.turn_begin(now) } else { now };
-        self.waits_until = Some(begin.min(now + LOOK)).filter(|_| begin > now);
-        self.waits_until.is_some()
+    pub(crate) fn is_closed(&mut self, now: Nanos, is_free: bool) -> bool {
+        let begin = if is_free || !self.turns.is_limited() { now } else { self.turns.turn_begin(now) };
+        self.waits_until = if begin > now { begin.min(now + LOOK) } else { Nanos::NEVER };
+        begin > now
     }
 
     /// Frames of a turn, at most `most`.
     #[inline]
     pub(crate) fn frames(&self, most: usize) -> usize {
-        if self.is_waived { most } else { self.turns.frames(most) }
+        self.turns.frames(most)
     }
 
     /// A visit is over, with these bytes of frames to a NIC; its queue pair may have more to send.
-    /// Acknowledgments outside a turn do not count: a peer that asks for many would take the rate.
+    /// Outside a turn they count if they are a rest, and not if they are acknowledgments: a peer
+    /// that asks for many would take the rate.
     #[inline]
-    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize, has_more: bool) {
-        if self.is_waived || self.turns.has_begun(now) || !self.turns.is_limited() {
+    pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize, is_rest: bool, has_more: bool) {
+        if is_rest || self.turns.has_begun(now) || !self.turns.is_limited() {
             self.turns.on_sent(now, bytes);
         }
-        if !has_more && self.waits_until.is_none() {
+        if !has_more && self.waits_until == Nanos::NEVER {
             self.turns.release();
         }
-    }
-
-    /// A failed queue pair sends its last answers, without turns, unless too much of the rate is
-    /// given out. They count.
-    pub(crate) fn may_answer_last(&mut self, now: Nanos) -> bool {
-        self.is_waived = true;
-        !self.is_overdrawn(now)
     }
 
     /// So much of the rate is given out that a rest does not leave at once.
@@ -65,13 +57,15 @@ impl AccountTurns {
 
     /// Time has passed.
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
-        self.waits_until = self.waits_until.filter(|until| *until > now);
+        if self.waits_until <= now {
+            self.waits_until = Nanos::NEVER;
+        }
     }
 
     /// Time at which the waiting packet may leave; [`Nanos::NEVER`] if none waits.
     #[inline]
-    pub(crate) fn deadline(&self) -> Nanos {
-        self.waits_until.unwrap_or(Nanos::NEVER)
+    pub(crate) const fn deadline(&self) -> Nanos {
+        self.waits_until
     }
 }
 
@@ -91,8 +85,7 @@ mod tests {
     /// Another queue pair sends its rest.
     fn spend(rate: &Arc<SharedRate>, bytes: usize) {
         let mut other = AccountTurns::new(rate.clone());
-        other.is_waived = true;
-        other.on_sent(NOW, bytes, false);
+        other.on_sent(NOW, bytes, true, false);
     }
 
     #[test]
@@ -116,12 +109,11 @@ mod tests {
         let rate = limited();
         let [mut gone, mut other] = [(); 2].map(|()| AccountTurns::new(rate.clone()));
         spend(&rate, NINE_FRAMES);
-        gone.is_waived = true;
-        assert!(!gone.is_closed(NOW, false));
-        gone.on_sent(NOW, 100_000, false);
+        assert!(!gone.is_closed(NOW, true));
+        gone.on_sent(NOW, 100_000, true, false);
         assert!(other.is_closed(NOW, false) && other.deadline() == NOW + LOOK);
         assert!(!gone.is_overdrawn(NOW));
-        gone.on_sent(NOW, 500_000, false);
+        gone.on_sent(NOW, 500_000, true, false);
         assert!(gone.is_overdrawn(NOW), "half a second");
     }
 
@@ -151,7 +143,7 @@ mod tests {
     fn acknowledgments_of_a_peer_do_not_take_the_rate() {
         let rate = limited();
         let mut turns = AccountTurns::new(rate);
-        turns.on_sent(NOW, 1 << 20, false);
+        turns.on_sent(NOW, 1 << 20, false, false);
         assert!(!turns.is_closed(NOW, false));
     }
 }

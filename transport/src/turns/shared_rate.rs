@@ -96,12 +96,16 @@ impl SharedRate {
 /// A turn that was booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BookedTurn {
+    /// [`Nanos::NEVER`] of none.
     begin: Nanos,
-    /// Bytes that may leave in it, and the time that it has for each, as its rate.
-    left: u64,
-    kbit_per_s: u32,
+    /// Bytes that may leave in it.
+    left: u32,
     /// [`SharedRate::changes`] when it was booked.
     changes: u32,
+}
+
+impl BookedTurn {
+    const NONE: Self = Self { begin: Nanos::NEVER, left: 0, changes: 0 };
 }
 
 /// Turns of one sender at a shared rate. Senders book their turns one behind the other, so that one
@@ -110,12 +114,15 @@ struct BookedTurn {
 #[derive(Debug)]
 pub(crate) struct RateTurns {
     rate: Arc<SharedRate>,
-    booked: Option<BookedTurn>,
+    booked: BookedTurn,
 }
+
+/// Each queue pair has turns.
+const _: () = assert!(size_of::<RateTurns>() == 24);
 
 impl RateTurns {
     pub(crate) const fn new(rate: Arc<SharedRate>) -> Self {
-        Self { rate, booked: None }
+        Self { rate, booked: BookedTurn::NONE }
     }
 
     #[inline]
@@ -133,12 +140,13 @@ impl RateTurns {
     pub(crate) fn frames(&self, most: usize) -> usize {
         let kbit_per_s = self.rate.kbit_per_s();
         let most = frames_of(kbit_per_s, most);
-        self.booked.filter(|_| kbit_per_s > 0).map_or(most, |turn| ((turn.left / FULL_FRAME) as usize).clamp(1, most))
+        let is_booked = kbit_per_s > 0 && self.booked != BookedTurn::NONE;
+        if is_booked { (self.booked.left as usize / FULL_FRAME as usize).clamp(1, most) } else { most }
     }
 
     /// The booked turn has begun.
     pub(crate) fn has_begun(&self, now: Nanos) -> bool {
-        self.booked.is_some_and(|turn| turn.begin <= now)
+        self.booked.begin <= now
     }
 
     /// When the next frames may leave, booked at `now`.
@@ -148,17 +156,11 @@ impl RateTurns {
         if kbit_per_s == 0 {
             return Nanos(0);
         }
-        if let Some(turn) = self.booked {
-            if turn.changes != self.rate.changes.load(Ordering::Relaxed) {
-                self.booked = None;
-            } else if turn.begin + burst_of(kbit_per_s) < now {
-                self.release();
-            }
+        let has_passed = self.has_begun(now) && self.booked.begin + burst_of(kbit_per_s) < now;
+        if has_passed || self.booked.changes != self.rate.changes.load(Ordering::Relaxed) {
+            self.release();
         }
-        match self.booked {
-            Some(turn) => turn.begin,
-            None => self.book(now, kbit_per_s),
-        }
+        if self.booked == BookedTurn::NONE { self.book(now, kbit_per_s) } else { self.booked.begin }
     }
 
     fn book(&mut self, now: Nanos, kbit_per_s: u32) -> Nanos {
@@ -167,7 +169,7 @@ impl RateTurns {
         let next = self.rate.next_turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or_default();
         let begin = Nanos(next).max(earliest);
         let changes = self.rate.changes.load(Ordering::Relaxed);
-        self.booked = Some(BookedTurn { begin, left: bytes_of_turn(kbit_per_s), kbit_per_s, changes });
+        self.booked = BookedTurn { begin, left: bytes_of_turn(kbit_per_s) as u32, changes };
         if begin > now {
             self.rate.delayed.fetch_add(1, Ordering::Relaxed);
         }
@@ -179,16 +181,16 @@ impl RateTurns {
     pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize) {
         let kbit_per_s = self.rate.kbit_per_s();
         if kbit_per_s == 0 {
-            self.booked = None;
+            self.booked = BookedTurn::NONE;
             return;
         }
         let mut bytes = bytes as u64;
-        if let Some(turn) = self.booked.as_mut().filter(|turn| turn.begin <= now) {
-            let in_turn = bytes.min(turn.left);
+        if self.has_begun(now) {
+            let in_turn = bytes.min(self.booked.left.into());
+            bytes -= in_turn;
+            self.booked.left -= in_turn as u32;
             // The next visit is as long.
-            let is_over = turn.left - in_turn < in_turn;
-            (turn.left, bytes) = (turn.left - in_turn, bytes - in_turn);
-            if is_over {
+            if u64::from(self.booked.left) < in_turn {
                 self.release();
             }
         }
@@ -199,11 +201,12 @@ impl RateTurns {
 
     /// The sender has nothing to send: the rest of its turn is for others.
     pub(crate) fn release(&mut self) {
-        let Some(turn) = self.booked.take() else { return };
-        if turn.changes != self.rate.changes.load(Ordering::Relaxed) {
+        let BookedTurn { left, changes, .. } = core::mem::replace(&mut self.booked, BookedTurn::NONE);
+        let kbit_per_s = self.rate.kbit_per_s();
+        if left == 0 || kbit_per_s == 0 || changes != self.rate.changes.load(Ordering::Relaxed) {
             return;
         }
-        let time = time_of(turn.left, turn.kbit_per_s);
+        let time = time_of(left.into(), kbit_per_s);
         let after = |next| Some((Nanos(next) - time).0);
         let _ = self.rate.next_turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }

@@ -61,6 +61,7 @@ pub struct MixedFamilies;
 const VLAN_CONTROL_AT: usize = 14;
 
 const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP_BYTES;
+const _: () = assert!(TEMPLATE_BYTES_MAX <= u8::MAX as usize);
 
 /// The headers in front of the BTH, finished but for lengths and the checksum that covers them.
 /// Every frame is built from one.
@@ -117,8 +118,9 @@ const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     template: [u8; TEMPLATE_BYTES_MAX],
-    template_bytes: usize,
-    ip_at: usize,
+    // Each queue pair has a path: a length of few bytes takes one.
+    template_bytes: u8,
+    ip_at: u8,
     roce: Roce,
     /// Sum of the IPv4 header's words without the length; `None` for IPv6 and a GRH, which have no
     /// checksum.
@@ -172,8 +174,8 @@ impl Path {
         }
         Ok(Self {
             template: template.bytes,
-            template_bytes: template.used,
-            ip_at,
+            template_bytes: template.used as u8,
+            ip_at: ip_at as u8,
             roce: spec.roce,
             ipv4_sum,
             source: spec.source,
@@ -190,7 +192,7 @@ impl Path {
             let control = &mut self.template[VLAN_CONTROL_AT];
             *control = *control & 0x1f | (priority & 7) << 5;
         }
-        let ip = &mut self.template[self.ip_at..];
+        let ip = &mut self.template[usize::from(self.ip_at)..];
         if self.ipv4_sum.is_some() {
             ip[1] = traffic_class;
             self.ipv4_sum = Some(sum_words(&ip[..IPV4_BYTES]));
@@ -203,7 +205,7 @@ impl Path {
 
     /// DSCP, the upper six bits, and ECN of its packets.
     pub fn traffic_class(&self) -> u8 {
-        let ip = &self.template[self.ip_at..];
+        let ip = &self.template[usize::from(self.ip_at)..];
         if self.ipv4_sum.is_some() { ip[1] } else { ip[0] << 4 | ip[1] >> 4 }
     }
 
@@ -246,7 +248,7 @@ impl Path {
     /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP or GRH,
     /// and the ICRC.
     pub const fn overhead_bytes(&self) -> usize {
-        self.template_bytes + ICRC_BYTES
+        self.template_bytes as usize + ICRC_BYTES
     }
 
     /// Largest path MTU for which the longest packet fits a link with an MTU of `link_mtu_bytes`,
@@ -287,7 +289,7 @@ impl Path {
         frame.put(head);
         frame.put_with(payload_bytes, payload)?;
         frame.put(&[0; 3][..pad]);
-        let mut icrc = Icrc::over_headers(&head[self.ip_at..], self.ip_header_bytes(), self.roce);
+        let mut icrc = Icrc::over_headers(&head[usize::from(self.ip_at)..], self.ip_header_bytes(), self.roce);
         let mut skip = head.len();
         for piece in frame.filled() {
             let (_, behind) = piece.split_at(skip.min(piece.len()));
@@ -336,10 +338,10 @@ impl Path {
     fn write_head<'a>(&self, head: &'a mut Head, headers: &Headers, payload_bytes: usize) -> &'a [u8] {
         let pad = pad_bytes(payload_bytes);
         head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
-        let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
+        let transport_bytes = headers.write(&mut head[usize::from(self.template_bytes)..], pad);
         let ip_payload_bytes = self.roce.udp_bytes() + transport_bytes + payload_bytes + pad + ICRC_BYTES;
-        self.patch_lengths(&mut head[..self.template_bytes], ip_payload_bytes);
-        &head[..self.template_bytes + transport_bytes]
+        self.patch_lengths(&mut head[..usize::from(self.template_bytes)], ip_payload_bytes);
+        &head[..usize::from(self.template_bytes) + transport_bytes]
     }
 
     const fn ip_header_bytes(&self) -> usize {
@@ -348,8 +350,8 @@ impl Path {
 
     /// Writes the lengths into a copy of the template, and the IPv4 checksum.
     fn patch_lengths(&self, template: &mut [u8], ip_payload_bytes: usize) {
-        let (front, udp) = template.split_at_mut(self.ip_at + self.ip_header_bytes());
-        let ip = &mut front[self.ip_at..];
+        let (front, udp) = template.split_at_mut(usize::from(self.ip_at) + self.ip_header_bytes());
+        let ip = &mut front[usize::from(self.ip_at)..];
         let length = |bytes: usize| u16::try_from(bytes).expect("a packet is a path MTU and some headers");
         let said = length(ip_payload_bytes);
         if let Some(udp_length) = udp.get_mut(4..6) {

@@ -11,7 +11,7 @@ use crate::{
         atomic::{self, ATOMIC_BYTES},
         base::{QpBase, Received},
         context::Context,
-        key_change::{KeyRequest, Waiter},
+        key_change::Waiter,
         placement,
         replay::ReplayedRequest,
         responder::{ACCESS, INVALID, RequestRefused, Responder},
@@ -78,7 +78,7 @@ impl Responder {
             && !base.keys.waits(Waiter::Responder)
             && !self.replay.owes_first_answer()
         {
-            base.keys.want(Waiter::Responder, KeyRequest::InvalidateRemotely(key));
+            base.keys.want_invalid(key);
         }
     }
 
