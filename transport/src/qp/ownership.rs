@@ -31,7 +31,7 @@ impl Qp {
     }
 
     /// Has it share the highest rate of its account with others: of frames to a NIC.
-    /// Acknowledgments count and do not wait.
+    /// Acknowledgments do not wait, and count within a turn alone.
     #[must_use]
     pub fn with_account_rate(mut self, rate: Arc<SharedRate>) -> Self {
         self.base.account_turns = Some(AccountTurns::new(rate));
