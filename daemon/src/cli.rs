@@ -141,8 +141,8 @@ fn absences(config: &Config) -> Vec<String> {
     groups.chain(interfaces).collect()
 }
 
-/// Devices with one of the two keys that congestion control takes. Each has a use by itself, to
-/// compare or beside peers that have both.
+/// Devices with one of the two keys that congestion control takes, or a delay guard without it.
+/// `ecn` and `congestion_control` have a use by themselves, to compare or beside peers that have both.
 fn half_congestion_control(config: &Config) -> Vec<String> {
     let remark = |device: &DeviceConfig| {
         let problem = match (device.ecn, device.congestion_control) {
@@ -155,9 +155,15 @@ fn half_congestion_control(config: &Config) -> Vec<String> {
                  sends CNPs that its rates could follow; its windows follow losses, and marks on READ responses of \
                  peers that have ecn"
             }
+            // Delay takes the place of marks.
+            (EcnChoice::Off, CongestionChoice::Window) if device.delay_guard_us > 0 => return None,
             (EcnChoice::Off, CongestionChoice::Window) => {
                 "congestion_control = \"window\" without ecn = \"on\": switches mark none of its packets, and its \
-                 windows follow losses, and marks on READ responses of peers that have ecn"
+                 windows follow losses, and marks on READ responses of peers that have ecn; with delay_guard_us they \
+                 follow delays"
+            }
+            (EcnChoice::Off, CongestionChoice::Off) if device.delay_guard_us > 0 => {
+                "delay_guard_us without congestion_control: there is no window that could follow delays"
             }
             (EcnChoice::On, CongestionChoice::Window | CongestionChoice::Dcqcn)
             | (EcnChoice::Off, CongestionChoice::Off) => return None,
@@ -336,6 +342,9 @@ mod tests {
         assert!(marked.starts_with("device a: ecn = \"on\" without congestion_control"), "{marked}");
         let unmarked = check("congestion_control = \"window\"");
         assert!(unmarked.starts_with("device a: congestion_control = \"window\" without ecn"), "{unmarked}");
+        assert_eq!(check("congestion_control = \"window\"\ndelay_guard_us = 250"), "");
+        let guard = check("delay_guard_us = 250");
+        assert!(guard.starts_with("device a: delay_guard_us without congestion_control"), "{guard}");
     }
 
     #[test]

@@ -283,6 +283,8 @@ pub struct DeviceConfig {
     pub ecn: EcnChoice,
     /// How connections react to congestion.
     pub congestion_control: CongestionChoice,
+    /// Round trip above which windows become smaller; 0 for no such limit.
+    pub delay_guard_us: u16,
     /// Parameters of rates that follow CNPs.
     pub dcqcn: DcqcnConfig,
     /// Traffic classes of sent packets.
@@ -491,6 +493,7 @@ impl DeviceConfig {
             credits: Credits::On,
             ecn: EcnChoice::Off,
             congestion_control: CongestionChoice::Off,
+            delay_guard_us: 0,
             dcqcn: DcqcnConfig::default(),
             classes: ClassesConfig::default(),
             pfc: PfcConfig::default(),

@@ -3,6 +3,7 @@
 
 pub mod control;
 pub mod dcqcn;
+pub(crate) mod delay_guard;
 pub mod notification;
 pub(crate) mod send_rate;
 pub mod window;

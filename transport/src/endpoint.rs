@@ -98,6 +98,7 @@ pub struct Endpoint {
     schedule: Schedule,
     recovery: RecoveryConfig,
     congestion: (CongestionControl, Arc<DcqcnParameters>),
+    delay_guard: Nanos,
     partitions: Partitions,
     /// Out-of-order packets of all queue pairs.
     out_of_order: OutOfOrderPool,
@@ -133,6 +134,7 @@ impl Endpoint {
             schedule: Schedule::new(&config),
             recovery: config.recovery,
             congestion: (CongestionControl::Off, Arc::new(DcqcnParameters::default())),
+            delay_guard: Nanos(0),
             partitions: config.partitions,
             out_of_order: OutOfOrderPool::new(if config.recovery.is_selective() {
                 config.recovery.out_of_order_packets
@@ -356,7 +358,7 @@ impl Endpoint {
             return Err((qp, reject));
         }
         qp.set_endpoint(self.ids, self.recovery);
-        qp.set_congestion(self.congestion.0, &self.congestion.1);
+        qp.set_congestion(self.congestion.0, &self.congestion.1, self.delay_guard);
         let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
         let qp = self.qps.get_mut(slot).expect("it was just inserted");
         qp.count_into(Some(&self.totals));

@@ -46,7 +46,7 @@ mod service_type;
 mod state;
 mod unreliable;
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::sync::Arc;
 
 use roced_types::{AccountId, EndpointIds, QpAttributes, Qpn, SessionId, attribute, event};
 
@@ -83,9 +83,7 @@ pub(crate) use self::{
 pub use crate::path_state::PathState;
 use crate::{
     clock::Nanos,
-    congestion::{
-        control::CongestionControl, dcqcn::DcqcnParameters, notification::NotificationPoint, send_rate::SendRate,
-    },
+    congestion::{control::CongestionControl, delay_guard::DelayGuard, notification::NotificationPoint},
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
     partition::{Partitions, Pkey},
@@ -137,6 +135,7 @@ impl Qp {
                 endpoint_ids: config.qpn.endpoint().into(),
                 recovery: RecoveryConfig::GO_BACK_N,
                 congestion: CongestionControl::Off,
+                delay_guard: DelayGuard::default(),
                 account_turns: None,
                 is_waived: false,
                 rate: None,
@@ -389,13 +388,6 @@ impl Qp {
     /// Sets numbers and loss recovery of the endpoint that the queue pair now belongs to.
     pub(crate) const fn set_endpoint(&mut self, ids: EndpointIds, recovery: RecoveryConfig) {
         (self.base.endpoint_ids, self.base.recovery) = (ids, recovery);
-    }
-
-    /// Sets its reaction to congestion; `parameters` are those of its rate.
-    pub(crate) fn set_congestion(&mut self, control: CongestionControl, parameters: &Arc<DcqcnParameters>) {
-        let reacts = control != CongestionControl::Off && self.base.config.service != ServiceType::Ud;
-        self.base.congestion = control;
-        self.base.rate = reacts.then(|| Box::new(SendRate::new(parameters.clone())));
     }
 
     /// Checks that its shared receive queue, if any, exists in this endpoint.

@@ -120,6 +120,7 @@ section!("device", DeviceConfig {
     credits => Restart,
     ecn => Restart,
     congestion_control => Restart,
+    delay_guard_us => Restart,
     dcqcn => Restart,
     classes => Restart,
     pfc => Restart,

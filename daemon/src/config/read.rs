@@ -333,6 +333,7 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         credits: section.choice("credits", default.credits),
         ecn: section.choice("ecn", default.ecn),
         congestion_control: section.choice("congestion_control", default.congestion_control),
+        delay_guard_us: section.number("delay_guard_us", "us", default.delay_guard_us, 0..=65_000),
         dcqcn: section.section("dcqcn", dcqcn::read),
         classes: section.section("classes", classes::read),
         pfc: section.section("pfc", pfc::read),

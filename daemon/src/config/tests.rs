@@ -377,7 +377,13 @@ fn packets_may_be_marked_only_where_the_config_says_so() {
     let DeviceConfig { min_time_between_cnps_us, cnp_dscp, cnp_except, .. } = &notified.devices[0];
     assert_eq!((*min_time_between_cnps_us, *cnp_dscp), (0, 63));
     assert_eq!(*cnp_except, ["10.9.0.0/16".parse().expect("a network")]);
-    for (key, wrong) in [("min_time_between_cnps_us", "4096"), ("cnp_dscp", "64"), ("cnp_802p_prio", "8")] {
+    assert_eq!(
+        [parsed(&device("")), parsed(&device("delay_guard_us = 250"))].map(|it| it.devices[0].delay_guard_us),
+        [0, 250]
+    );
+    for (key, wrong) in
+        [("min_time_between_cnps_us", "4096"), ("cnp_dscp", "64"), ("cnp_802p_prio", "8"), ("delay_guard_us", "65001")]
+    {
         assert_eq!(problems(&device(&format!("{key} = {wrong}")))[0].1, format!("device[0].{key}"));
     }
 }

@@ -257,8 +257,7 @@ fn worker_endpoint(
     let mut endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
         max_mrs: limits.mrs,
-        // Their numbers begin at 1.
-        max_ahs: limits.ahs + 1,
+        max_ahs: limits.ahs + 1, // Their numbers begin at 1.
         max_srqs: limits.srq_places(),
         max_attachments: limits.attachments,
         max_qps: limits.qps_per_endpoint(),
@@ -274,6 +273,7 @@ fn worker_endpoint(
         config::CongestionChoice::Off => CongestionControl::Off,
     };
     endpoint.set_congestion_control(control, device.dcqcn.parameters(speed_mbit_per_s));
+    endpoint.set_delay_guard(Nanos::from_micros(device.delay_guard_us.into()));
     WorkerEndpoint { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 

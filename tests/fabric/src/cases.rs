@@ -62,6 +62,7 @@ const LOSSY: SwitchConfig = SwitchConfig {
 
 const WINDOW: HostOptions = HostOptions {
     congestion: CongestionControl::Window,
+    delay_guard: Nanos(0),
     dcqcn: DcqcnParameters::paper(1_250_000_000),
     is_capable: true,
     window_packets: 128,

@@ -42,6 +42,8 @@ pub(crate) enum Honoring {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostOptions {
     pub(crate) congestion: CongestionControl,
+    /// Round trip above which its windows become smaller, if there is such a limit.
+    pub(crate) delay_guard: Nanos,
     /// Parameters of its rates.
     pub(crate) dcqcn: DcqcnParameters,
     /// Packets may be marked.
@@ -147,6 +149,7 @@ impl SimulatedHost {
             partitions: Partitions::default(),
         });
         endpoint.set_congestion_control(options.congestion, options.dcqcn);
+        endpoint.set_delay_guard(options.delay_guard);
         let classes = options.classes.map(|classes| classes());
         let ahead_max = classes.as_ref().map_or(usize::MAX, |classes| classes.ahead_bytes_max);
         if let Some(classes) = classes {

@@ -222,6 +222,13 @@ impl CongestionWindow {
         self.flags |= MARKED;
     }
 
+    /// A queue on the way shows by its delay: `part` of the window goes, of 65,536.
+    pub(crate) fn on_delay(&mut self, part: u16, frontier: Psn) {
+        if !self.is_off() {
+            self.cut(frontier, |size| size - ((u64::from(size) * u64::from(part)) >> 16) as u32);
+        }
+    }
+
     /// One packet was lost, and is sent again alone.
     pub(crate) fn on_loss(&mut self, frontier: Psn) {
         self.losses = self.losses.saturating_add(1);

@@ -32,6 +32,13 @@ impl Endpoint {
         self.congestion = (control, Arc::new(parameters));
     }
 
+    /// Has windows of queue pairs that are added from now on become smaller where round trips stay
+    /// above `limit`; 0, the default, for no limit. For networks that mark nothing: a limit below
+    /// the delay that hosts themselves cause keeps windows small for nothing.
+    pub const fn set_delay_guard(&mut self, limit: Nanos) {
+        self.delay_guard = limit;
+    }
+
     /// Counters of congestion.
     pub const fn notification_counters(&self) -> &NotificationCounters {
         &self.notifications.counters

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::{control::CongestionControl, notification::NotificationPoint, send_rate::SendRate},
+    congestion::{
+        control::CongestionControl, delay_guard::DelayGuard, notification::NotificationPoint, send_rate::SendRate,
+    },
     counters::{QpCount, QpTally},
     io::{Abort, App, Egress, EmitError, Wire},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
@@ -39,6 +41,7 @@ pub(crate) struct QpBase {
     pub(super) endpoint_ids: EndpointIds,
     pub(super) recovery: RecoveryConfig,
     pub(super) congestion: CongestionControl,
+    pub(super) delay_guard: DelayGuard,
     /// Turns at the rate of its account, if it has one or may have one.
     pub(super) account_turns: Option<AccountTurns>,
     /// It sends its rest without regard to that rate.

@@ -427,7 +427,7 @@ impl Completer {
             cx.complete_send(&entry, Status::Success);
         }
         requester.on_acknowledged(1, is_read, self.unacknowledged, cx.now);
-        self.on_progress(cx.base, cx.send_queue, requester, cx.now);
+        self.on_progress(is_read, cx.base, cx.send_queue, requester, cx.now);
         self.on_gap_filled(requester, cx);
         self.fail_refused(requester, cx);
         Ok(())
@@ -469,7 +469,7 @@ impl Completer {
         cx.send_queue.pop();
         cx.complete_send(&entry, Status::Success);
         requester.on_acknowledged(1, false, self.unacknowledged, cx.now);
-        self.on_progress(cx.base, cx.send_queue, requester, cx.now);
+        self.on_progress(false, cx.base, cx.send_queue, requester, cx.now);
         self.on_gap_filled(requester, cx);
         self.fail_refused(requester, cx);
         Ok(())
@@ -530,12 +530,19 @@ impl Completer {
         if self.unacknowledged != before {
             let packets = self.unacknowledged.offset_from(before);
             requester.on_acknowledged(packets, false, self.unacknowledged, cx.now);
-            self.on_progress(cx.base, cx.send_queue, requester, cx.now);
+            self.on_progress(false, cx.base, cx.send_queue, requester, cx.now);
         }
         gap
     }
 
-    fn on_progress(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
+    fn on_progress(
+        &mut self,
+        is_response: bool,
+        base: &QpBase,
+        queue: &SendQueue,
+        requester: &mut Requester,
+        now: Nanos,
+    ) {
         self.renew_retries(base);
         (self.gap_asked, self.nak) = (None, None);
         let oldest = self.unacknowledged;
@@ -543,7 +550,9 @@ impl Completer {
             self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
             self.put_off_refusal(base, now);
         }
-        self.selective.on_progress(oldest, requester, base, now);
+        if let Some(round_trip) = self.selective.on_progress(oldest, requester, base, now) {
+            requester.on_round_trip(is_response, round_trip);
+        }
         if requester.cursor().distance_from(oldest) < 0 {
             let (position, packet) = self.place(queue);
             requester.skip_to(position, packet, oldest);

@@ -1,9 +1,15 @@
-//! Congestion notification packets (CNPs) of a queue pair, in both directions (annex A17.9).
+//! Congestion notification packets (CNPs) of a queue pair, in both directions (annex A17.9), and its
+//! reaction to congestion.
+
+use alloc::{boxed::Box, sync::Arc};
 
 use super::{Qp, ServiceType};
 use crate::{
     clock::Nanos,
-    congestion::notification::NotificationConfig,
+    congestion::{
+        control::CongestionControl, dcqcn::DcqcnParameters, delay_guard::DelayGuard, notification::NotificationConfig,
+        send_rate::SendRate,
+    },
     counters::QpCount,
     io::{EmitError, FrameOrigin, Wire},
     psn::Psn,
@@ -17,6 +23,19 @@ use crate::{
 };
 
 impl Qp {
+    /// Sets its reaction to congestion; `parameters` are those of its rate, and round trips above
+    /// `delay_limit` show a queue.
+    pub(crate) fn set_congestion(
+        &mut self,
+        control: CongestionControl,
+        parameters: &Arc<DcqcnParameters>,
+        delay_limit: Nanos,
+    ) {
+        let reacts = control != CongestionControl::Off && self.base.config.service != ServiceType::Ud;
+        (self.base.congestion, self.base.delay_guard) = (control, DelayGuard::new(delay_limit));
+        self.base.rate = reacts.then(|| Box::new(SendRate::new(parameters.clone())));
+    }
+
     /// A marked packet that was handled like this causes a CNP at `now`, within the budget of the
     /// endpoint.
     pub(crate) fn must_notify(

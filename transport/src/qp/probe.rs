@@ -142,31 +142,32 @@ impl TailProbe {
         self.restart(now, floor);
     }
 
-    /// Processes an answer: the oldest unacknowledged PSN is now `oldest`.
-    pub(crate) fn on_progress(&mut self, oldest: Psn, now: Nanos, floor: Nanos) {
+    /// Processes an answer: the oldest unacknowledged PSN is now `oldest`. Returns the round trip if
+    /// one was measured.
+    pub(crate) fn on_progress(&mut self, oldest: Psn, now: Nanos, floor: Nanos) -> Option<Nanos> {
         self.sent = 0;
-        self.on_measured(oldest, now);
+        let measured = self.on_measured(oldest, now);
         if self.last.distance_from(oldest) >= 0 {
             self.asks_late = self.asked.distance_from(oldest) < 0;
             self.restart(now, floor);
         } else {
             (self.deadline, self.ask_at) = (Nanos::NEVER, Nanos::NEVER);
         }
+        measured
     }
 
-    /// Takes a measurement if the timed packet is before `oldest`, that is, answered.
-    pub(crate) fn on_measured(&mut self, oldest: Psn, now: Nanos) {
-        if let Some(timed) = self.timed
-            && oldest.distance_from(timed.psn) > 0
-        {
-            self.timed = None;
-            if timed.again && now - timed.at < self.rtt.soonest() {
-                self.rtt.doubt();
-            } else {
-                self.rtt.add(now - timed.at);
-                self.doublings = 0;
-            }
+    /// Takes and returns a measurement if the timed packet is before `oldest`, that is, answered.
+    pub(crate) fn on_measured(&mut self, oldest: Psn, now: Nanos) -> Option<Nanos> {
+        let timed = self.timed.filter(|timed| oldest.distance_from(timed.psn) > 0)?;
+        self.timed = None;
+        let round_trip = now - timed.at;
+        if timed.again && round_trip < self.rtt.soonest() {
+            self.rtt.doubt();
+            return None;
         }
+        self.rtt.add(round_trip);
+        self.doublings = 0;
+        Some(round_trip)
     }
 
     /// The next probe would be the first to ask.

@@ -60,7 +60,7 @@ impl Reliable {
         let psn = Psn::new(base.attributes.sq_psn);
         self.requester.begin(psn, queue.head());
         let control = if base.is_same_device() { CongestionControl::Off } else { base.congestion };
-        self.requester.begin_congestion(control, psn);
+        self.requester.begin_congestion(control, base.delay_guard, psn);
         self.completer.begin(psn, base);
     }
 

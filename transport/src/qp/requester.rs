@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    congestion::{control::CongestionControl, window::CongestionWindow},
+    congestion::{control::CongestionControl, delay_guard::DelayGuard, window::CongestionWindow},
     counters::QpCount,
     io::{App, Wire},
     psn::Psn,
@@ -91,6 +91,7 @@ pub(crate) struct Requester {
     /// are congested independently.
     requests: CongestionWindow,
     responses: CongestionWindow,
+    guard: DelayGuard,
 }
 
 /// A time in units of 1.024 us, modulo 2^32: four bytes of a queue pair in place of eight.
@@ -124,6 +125,7 @@ impl Requester {
             credits: CreditLimit::default(),
             requests: window,
             responses: window,
+            guard: DelayGuard::default(),
         }
     }
 
@@ -136,10 +138,11 @@ impl Requester {
         self.credits = CreditLimit::default();
     }
 
-    /// Enters RTS: `control` reacts to congestion on the way to the peer.
-    pub(crate) const fn begin_congestion(&mut self, control: CongestionControl, psn: Psn) {
+    /// Enters RTS: `control` reacts to congestion on the way to the peer, and `guard` sees it by
+    /// delay.
+    pub(crate) const fn begin_congestion(&mut self, control: CongestionControl, guard: DelayGuard, psn: Psn) {
         let window = CongestionWindow::new(control, psn);
-        (self.requests, self.responses) = (window, window);
+        (self.requests, self.responses, self.guard) = (window, window, guard);
     }
 
     pub(crate) fn set_rate(&mut self, kbit_per_s: u32) {
@@ -346,6 +349,15 @@ impl Requester {
     /// not at once, which would fill a queue before the first CNP comes.
     pub(crate) fn on_rate_limited(&mut self) {
         self.requests.bound(LIMITED_WINDOW);
+    }
+
+    /// A round trip was measured, from a request to its ACK or the first of its responses.
+    #[inline]
+    pub(crate) fn on_round_trip(&mut self, is_response: bool, round_trip: Nanos) {
+        if let Some(part) = self.guard.on_round_trip(round_trip) {
+            let frontier = self.frontier;
+            self.congestion_window(is_response).on_delay(part, frontier);
+        }
     }
 
     /// A READ response came with a mark.

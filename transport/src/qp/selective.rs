@@ -254,18 +254,24 @@ impl Selective {
         self.probe.on_solicited(now, base.recovery.probe_floor);
     }
 
-    /// Processes progress: the oldest unacknowledged PSN is now `oldest`.
+    /// Processes progress: the oldest unacknowledged PSN is now `oldest`. Returns the round trip if
+    /// one was measured.
     #[inline]
-    pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, base: &QpBase, now: Nanos) {
+    pub(crate) fn on_progress(
+        &mut self,
+        oldest: Psn,
+        requester: &mut Requester,
+        base: &QpBase,
+        now: Nanos,
+    ) -> Option<Nanos> {
         if !base.recovery.is_selective() {
-            self.probe.on_measured(oldest, now);
-            return;
+            return self.probe.on_measured(oldest, now);
         }
         requester.forget_oldest();
         if self.is_repairing() {
             self.advance_repair(oldest, requester, now);
         }
-        self.probe.on_progress(oldest, now, base.recovery.probe_floor);
+        self.probe.on_progress(oldest, now, base.recovery.probe_floor)
     }
 
     /// True if some state refers to packets that [`Self::advance_repair`] compares with the oldest.

@@ -132,6 +132,45 @@ fn marked_responses_make_a_reader_ask_for_less() {
     finish(&mut pair, no_fault);
 }
 
+/// So many turns, each of which is a round trip.
+fn turns_of(pair: &mut Pair, turns: usize, each: Nanos) {
+    for _ in 0..turns {
+        pair.turn(&mut no_fault);
+        pair.now = pair.now + each;
+    }
+}
+
+#[test]
+fn long_round_trips_make_the_window_of_their_direction_smaller() {
+    let (near, far) = (Nanos::from_micros(50), Nanos::from_micros(400));
+    for (op, is_read) in [(SendOp::Write, false), (SendOp::Read, true)] {
+        let settings = Settings { congestion: [CongestionControl::Window; 2], ..Settings::default() };
+        let mut pair = Pair::established(Settings { delay_guard: Nanos::from_micros(250), ..settings });
+        let windows = |pair: &Pair| {
+            let state = state(pair);
+            let both = (state.request_window.expect("reliable"), state.response_window.expect("reliable"));
+            if is_read { (both.1, both.0) } else { both }
+        };
+        (0..5).for_each(|_| post(&mut pair, op, 450));
+        turns_of(&mut pair, 8, near);
+        let wide = windows(&pair).0;
+        assert!(wide >= 32.0, "short round trips cut nothing: {wide}");
+        turns_of(&mut pair, 3, far);
+        let (used, other) = windows(&pair);
+        assert!(used >= wide, "four in a row are needed: {used} after {wide}");
+        turns_of(&mut pair, 30, far);
+        let (used, other_later) = windows(&pair);
+        assert!(used < wide / 2.0, "{op:?}: {used} after {wide}");
+        assert_eq!(other_later, other, "{op:?}: the other direction is another");
+        assert!(pair.run(Nanos::from_millis(60_000), no_fault), "it comes to rest");
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success); 5]);
+    }
+    let mut unguarded = reacting();
+    post(&mut unguarded, SendOp::Write, 450);
+    turns_of(&mut unguarded, 20, far);
+    assert_eq!(request_window(&unguarded), 64.0, "without a guard delay means nothing");
+}
+
 /// One lost packet of 64 has any cause, a lost tenth is congestion. The first loss of all counts as
 /// many: the peer is not known to keep the packets behind it.
 #[test]

@@ -87,9 +87,8 @@ impl Host {
             recovery,
             partitions: Partitions::new(&PKEYS),
         });
-        if let Some(classes) = settings.classes {
-            endpoint.set_classes(classes());
-        }
+        endpoint.set_delay_guard(settings.delay_guard);
+        settings.classes.into_iter().for_each(|classes| endpoint.set_classes(classes()));
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -219,6 +218,7 @@ pub(crate) struct Settings {
     pub(crate) credits: [bool; 2],
     /// Of each host.
     pub(crate) congestion: [CongestionControl; 2],
+    pub(crate) delay_guard: Nanos,
     /// Of both hosts, if they have any.
     pub(crate) classes: Option<fn() -> TrafficClasses>,
     /// Queue pairs that a host can have.
@@ -249,6 +249,7 @@ impl Default for Settings {
             rocev1: [false; 2],
             credits: [true; 2],
             congestion: [CongestionControl::Off; 2],
+            delay_guard: Nanos(0),
             classes: None,
             max_qps: 16,
             turn_frames: 32,

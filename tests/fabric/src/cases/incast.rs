@@ -64,7 +64,7 @@ fn with_jitter(senders: usize) -> RunSpec {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    [numbers_of_senders(), reads_of_one(), without_notifications(), rates(), late_workers()]
+    [numbers_of_senders(), reads_of_one(), without_notifications(), guarded(), rates(), late_workers()]
         .into_iter()
         .flatten()
         .collect()
@@ -205,6 +205,71 @@ fn without_notifications() -> Vec<Case> {
                     goal: AtLeast(1.2),
                     value: Box::new(|outcomes| outcomes[0].gbit_per_s() / outcomes[1].gbit_per_s()),
                 },
+                BarSpec::no_failures(),
+            ],
+        },
+    ]
+}
+
+/// Nothing is marked, and round trips are guarded.
+fn guarded() -> Vec<Case> {
+    let hosts = HostOptions { delay_guard: Nanos::from_micros(250), is_capable: false, ..WINDOW };
+    let late = HostOptions { jitter: Nanos::from_micros(100), ..hosts };
+    let unmarked = SwitchConfig { marking: None, ..LOSSY };
+    let runs = |senders| {
+        let run = |hosts| star(senders, TEN_GBIT, hosts, unmarked);
+        vec![("window, guard", run(hosts)), ("late workers", run(late))]
+    };
+    let of_late = |name, goal, value: fn(&RunOutcome) -> f64| BarSpec {
+        name,
+        goal,
+        value: Box::new(move |outcomes| value(&outcomes[1])),
+    };
+    let bars = |queue_bytes, drops| {
+        vec![
+            BarSpec::new("utilization", AtLeast(0.97), utilization(10.0)),
+            BarSpec::new("Jain", AtLeast(0.97), RunOutcome::jain),
+            BarSpec::new("queue p99, bytes", AtMost(queue_bytes), queue),
+            BarSpec::new("drops after 50 ms", AtMost(drops), drops_after(50)),
+            of_late("utilization, late workers", AtLeast(0.97), |outcome| utilization(10.0)(outcome)),
+            of_late("Jain, late workers", AtLeast(0.95), RunOutcome::jain),
+            of_late("drops after 50 ms, late workers", AtMost(drops), |outcome| drops_after(50)(outcome)),
+            BarSpec::no_failures(),
+        ]
+    };
+    let reads = RunSpec { switch: unmarked, ..reads(hosts, OFF) };
+    vec![
+        Case {
+            name: "delay guard 2",
+            text: "2 senders, no marks, a delay guard of 250 us",
+            is_quick: false,
+            runs: runs(2),
+            bars: bars(400_000.0, 0.0),
+        },
+        Case {
+            name: "delay guard 16",
+            text: "16 senders, no marks, a delay guard of 250 us",
+            is_quick: true,
+            runs: runs(16),
+            bars: bars(600_000.0, 0.0),
+        },
+        // A run of four round trips is long where each is 700 us: the buffer is full now and then.
+        Case {
+            name: "delay guard 64",
+            text: "64 senders, no marks, a delay guard of 250 us",
+            is_quick: false,
+            runs: runs(64),
+            bars: bars(1_000_000.0, 100.0),
+        },
+        Case {
+            name: "delay guard READ",
+            text: "one requester reads from 16 responders, no marks, a delay guard of 250 us",
+            is_quick: false,
+            runs: vec![("window, guard", reads)],
+            bars: vec![
+                BarSpec::new("utilization", AtLeast(0.65), utilization(10.0)),
+                BarSpec::new("Jain", AtLeast(0.9), RunOutcome::jain),
+                BarSpec::new("drops after 50 ms", AtMost(0.0), drops_after(50)),
                 BarSpec::no_failures(),
             ],
         },
