@@ -288,8 +288,9 @@ impl Endpoint {
     }
 
     /// Sends at most `budget` frames of one queue pair, silent or not, as soon as it is called,
-    /// unless its class is paused, or its account, its class or the device has sent so much before
-    /// its turns that half a second of the highest rate would not pay for it.
+    /// unless its class is paused, or its account has sent so much before its turns that half a
+    /// second of the highest rate would not pay for it. At the rates of its class and of the device
+    /// it has its turns, one in turn with those of all others.
     pub fn transmit_of(
         &mut self,
         now: Nanos,
@@ -309,11 +310,12 @@ impl Endpoint {
             return TransmittedOf { visits: 0, is_left: qp.has_sends() };
         }
         self.schedule.limit_ahead(slot, wire);
+        let budget = self.schedule.senders.frames_of_rest(slot, budget);
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.waive_account_rate(true);
         }
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
-        self.schedule.end_limit_ahead(wire);
+        self.schedule.end_rest(slot, sent.visits, wire);
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.waive_account_rate(false);
             qp.set_silent(is_silent);
@@ -582,9 +584,10 @@ impl Endpoint {
             return visit;
         }
         qp.set_grant(grant);
+        qp.begin_visit();
         let (before, in_flight) = (sent.visits, qp.in_flight());
         let mut wire = Metered::new(wire);
-        let class = self.schedule.class_of_datagram(qp, endpoint.ahs);
+        let class = self.schedule.class_in_visit(qp, endpoint.ahs);
         for _ in 0..qp.frames_of_account(budget) {
             visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
@@ -593,7 +596,7 @@ impl Endpoint {
                 Transmission::Dropped(reason) => self.drops.count(reason),
                 Transmission::Progress | Transmission::Idle | Transmission::Full => {}
             }
-            if !visit.is_progress() || class.is_some() && self.schedule.class_of_datagram(qp, endpoint.ahs) != class {
+            if !visit.is_progress() || class.is_some() && self.schedule.class_in_visit(qp, endpoint.ahs) != class {
                 break;
             }
         }

@@ -460,13 +460,13 @@ impl Qp {
 
     /// Handles a timeout; an early call is harmless.
     pub(crate) fn on_timeout<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
+        if let Some(rate) = &mut self.base.rate {
+            rate.on_timeout(endpoint.now);
+        }
+        if let Some(turns) = &mut self.base.account_turns {
+            turns.on_timeout(endpoint.now);
+        }
         if self.base.state.receives() {
-            if let Some(rate) = &mut self.base.rate {
-                rate.on_timeout(endpoint.now);
-            }
-            if let Some(turns) = &mut self.base.account_turns {
-                turns.on_timeout(endpoint.now);
-            }
             let (roles, mut cx) = self.split(endpoint);
             roles.on_timeout(&mut cx);
         }
@@ -484,7 +484,8 @@ impl Qp {
     #[inline]
     pub(crate) fn deadline(&self) -> Nanos {
         if !self.base.state.receives() {
-            return Nanos::NEVER;
+            // The last answers of a failed queue pair follow its rates as well.
+            return if self.base.state == State::Error { self.base.rate_deadline() } else { Nanos::NEVER };
         }
         self.roles.deadline(&self.base).min(self.out_of_order.deadline(&self.base.recovery))
     }
@@ -552,6 +553,17 @@ impl Qp {
         };
         self.tell_if_drained();
         visit
+    }
+
+    /// It flushes its work, or has none: it waits for no frame to a NIC. Not while a failed queue
+    /// pair gives answers with memory, which are to leave before the NAK.
+    pub(crate) fn is_flushing(&self) -> bool {
+        let has_work = !self.send_queue.is_empty() || !self.recv_queue.is_empty();
+        match self.base.state {
+            State::SendQueueError => true,
+            State::Error => has_work || !self.roles.owes_memory(),
+            _ => false,
+        }
     }
 
     /// It requested a key change that is not yet passed on.
@@ -626,5 +638,8 @@ impl Qp {
         (self.base.tell_drained, self.base.established) = (false, false);
         self.base.keys.clear();
         self.base.notification = NotificationPoint::default();
+        if let Some(turns) = &mut self.base.account_turns {
+            turns.release();
+        }
     }
 }

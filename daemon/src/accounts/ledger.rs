@@ -538,6 +538,10 @@ mod tests {
         ledger.set_limits(&AccountLimits { max_rate_mbit: Some(800_000), ..limits });
         assert_eq!([of_one.kbit_per_s(), of_other.kbit_per_s()], [800_000_000; 2]);
         assert_eq!(ledger.reports(&BTreeMap::new(), &BTreeMap::new())[0].max_rate_mbit, 800_000);
+        let free =
+            Ledger::new(&AccountLimits { max_rate_mbit: Some(3), ..AccountLimits::default() }, vec![rule(Some(0))], []);
+        free.set_rule(ONE, Some(RuleId(0)));
+        assert_eq!([free.send_rate(ONE).kbit_per_s(), free.send_rate(AccountId(7)).kbit_per_s()], [0, 3000]);
     }
 
     #[test]

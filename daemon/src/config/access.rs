@@ -91,7 +91,7 @@ impl RuleLimits {
             memory_mib: self.memory_mib.or(others.memory_mib),
             daemon_memory_mib: self.daemon_memory_mib.unwrap_or(others.daemon_memory_mib),
             control_calls_per_second: self.control_calls_per_second.unwrap_or(others.control_calls_per_second),
-            max_rate_mbit: self.max_rate_mbit.or(others.max_rate_mbit),
+            max_rate_mbit: self.max_rate_mbit.or(others.max_rate_mbit).filter(|rate| *rate > 0),
         }
     }
 }
@@ -180,6 +180,6 @@ fn limits(section: &ConfigSection<'_, '_>) -> RuleLimits {
         memory_mib: memory("memory_mib"),
         daemon_memory_mib: memory("daemon_memory_mib"),
         control_calls_per_second: number("control_calls_per_second", "calls a second", 1_000_000),
-        max_rate_mbit: number("max_rate_mbit", "Mbit/s", RATE_MAX_MBIT),
+        max_rate_mbit: section.optional_number("max_rate_mbit", "Mbit/s", ABSENT, 0..=RATE_MAX_MBIT),
     }
 }

@@ -147,6 +147,14 @@ impl Schedule {
         }
     }
 
+    /// A visit to the rest of a queue pair has ended, with so many frames.
+    pub(super) fn end_rest(&mut self, slot: u32, frames: usize, wire: &mut impl Wire) {
+        if frames > 0 {
+            self.senders.on_rest_sent(slot);
+        }
+        self.end_limit_ahead(wire);
+    }
+
     /// A call that sends ends.
     #[inline]
     pub(super) fn end_call(&mut self, wire: &mut impl Wire) {
@@ -165,11 +173,11 @@ impl Schedule {
         self.in_flight.set_class(slot, qp.owner(), class);
     }
 
-    /// Class of a queue pair; without classes any. One that flushes its work sends nothing: it
-    /// waits for no frames to the NIC.
+    /// Class of a queue pair; without classes any. One that flushes its work waits for no frames to
+    /// the NIC.
     fn class_of(&self, qp: &Qp, ahs: &AhTable) -> u8 {
         let Some(classes) = &self.classes else { return 0 };
-        if matches!(qp.state(), State::Error | State::SendQueueError) {
+        if qp.is_flushing() {
             return LOCAL;
         } else if qp.has_peer() {
             return classes.of(qp.path());
@@ -180,9 +188,11 @@ impl Schedule {
         }
     }
 
-    /// The class of the oldest datagram of a queue pair, which is one for these alone and has classes.
-    pub(super) fn class_of_datagram(&self, qp: &Qp, ahs: &AhTable) -> Option<u8> {
-        (self.classes.is_some() && !qp.has_peer()).then(|| self.class_of(qp, ahs))
+    /// The class of a queue pair whose next frame may have another: one for datagrams, or a failed
+    /// one.
+    pub(super) fn class_in_visit(&self, qp: &Qp, ahs: &AhTable) -> Option<u8> {
+        let may_change = !qp.has_peer() || qp.state() == State::Error;
+        (self.classes.is_some() && may_change).then(|| self.class_of(qp, ahs))
     }
 
     /// A queue pair has sent these frames by `wire` at `now`.

@@ -123,12 +123,6 @@ impl QpBase {
         self.account_turns.as_mut().is_some_and(|turns| turns.is_closed(now, is_free))
     }
 
-    /// A failed queue pair may send its last answers: without turns, unless too much of the rate of
-    /// its account is given out.
-    pub(super) fn may_answer_last(&self, now: Nanos) -> bool {
-        self.is_local() || self.account_turns.as_ref().is_none_or(|turns| !turns.is_overdrawn(now))
-    }
-
     /// Its frames leave by no NIC.
     #[inline]
     pub(super) fn is_local(&self) -> bool {

@@ -19,11 +19,14 @@ const FLUSH_BURST: u32 = 8;
 impl Qp {
     pub(super) fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
         let (_, mut cx) = self.split(endpoint);
-        for _ in 0..FLUSH_BURST {
+        for flushed in 0..FLUSH_BURST {
             if let Some(entry) = cx.send_queue.pop() {
                 cx.complete_send(&entry, Status::WorkRequestFlushed);
             } else if let Some(wr_id) = cx.recv_queue.pop() {
                 cx.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed));
+            } else if flushed > 0 {
+                // The last answers may belong to another class.
+                break;
             } else {
                 cx.base.tell_last_wqe();
                 return Transmission::Idle;

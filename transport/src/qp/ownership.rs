@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use roced_types::QpSizes;
 
-use super::{Qp, State, replay::ReplayMemory, send_queue::SendQueue};
+use super::{Qp, replay::ReplayMemory, send_queue::SendQueue};
 use crate::{
     clock::Nanos,
     congestion::send_rate::SendRate,
@@ -47,15 +47,22 @@ impl Qp {
         }
     }
 
+    /// A visit begins.
+    #[inline]
+    pub(crate) fn begin_visit(&mut self) {
+        if let Some(turns) = &mut self.base.account_turns {
+            turns.begin_visit();
+        }
+    }
+
     /// A visit at `now` is over, with these bytes of frames to a NIC. One that found nothing to
     /// send ends the turn at the rate of its account, but for a wait for a place among the packets
     /// in flight.
     #[inline]
     pub(crate) fn on_visited(&mut self, now: Nanos, nic_bytes: usize, has_more: bool) {
         let has_more = has_more || self.base.wants_grant;
-        let is_rest = self.base.is_waived || self.base.state == State::Error;
         if let Some(turns) = &mut self.base.account_turns {
-            turns.on_sent(now, nic_bytes, is_rest, has_more);
+            turns.on_sent(now, nic_bytes, self.base.is_waived, has_more);
         }
     }
 

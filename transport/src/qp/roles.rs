@@ -169,6 +169,11 @@ impl Roles {
     }
 
     /// Sends the last answers of a failed queue pair, if its service has answers.
+    /// Answers with memory of this host are to be sent.
+    pub(super) fn owes_memory(&self) -> bool {
+        matches!(self, Self::Reliable(it) if it.responder.owes_memory())
+    }
+
     pub(super) fn transmit_final_answers<A: App, W: Wire>(
         &mut self,
         cx: &mut Context<'_, A>,

@@ -31,6 +31,12 @@ impl AccountTurns {
         begin > now
     }
 
+    /// A visit begins: whether a packet waits is found anew.
+    #[inline]
+    pub(crate) const fn begin_visit(&mut self) {
+        self.waits_until = Nanos::NEVER;
+    }
+
     /// Frames of a turn, at most `most`.
     #[inline]
     pub(crate) fn frames(&self, most: usize) -> usize {
@@ -48,6 +54,12 @@ impl AccountTurns {
         if !has_more && self.waits_until == Nanos::NEVER {
             self.turns.release();
         }
+    }
+
+    /// No packet waits: the rest of its turn is for others.
+    pub(crate) fn release(&mut self) {
+        self.waits_until = Nanos::NEVER;
+        self.turns.release();
     }
 
     /// So much of the rate is given out that a rest does not leave at once.
@@ -71,6 +83,8 @@ impl AccountTurns {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const NOW: Nanos = Nanos::from_millis(500);
@@ -130,7 +144,9 @@ mod tests {
     #[test]
     fn a_new_rate_is_seen_by_those_that_wait_for_the_old_one() {
         let rate = limited();
-        spend(&rate, 1 << 20);
+        spend(&rate, NINE_FRAMES);
+        let mut before: Vec<_> = (0..250).map(|_| AccountTurns::new(rate.clone())).collect();
+        assert!(before.iter_mut().all(|turns| turns.is_closed(NOW, false)));
         let mut turns = AccountTurns::new(rate.clone());
         assert!(turns.is_closed(NOW, false) && turns.deadline() == NOW + LOOK, "its turn is in a second");
         let later = NOW + LOOK;

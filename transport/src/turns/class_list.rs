@@ -80,10 +80,10 @@ impl ClassList {
         }
     }
 
-    /// A call that takes turns ends: without work the class needs none.
+    /// A call that takes turns ends: without work the class needs none, unless a rest waits for it.
     #[inline]
-    pub(crate) fn end_call(&mut self) {
-        if self.turns.list.is_empty() {
+    pub(crate) fn end_call(&mut self, rest_waits: bool) {
+        if self.turns.list.is_empty() && !rest_waits {
             self.rate.release();
         }
     }

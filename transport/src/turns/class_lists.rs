@@ -32,6 +32,10 @@ pub(crate) struct ClassLists {
     device: RateTurns,
     /// It was found to close them: until then.
     device_closed_until: Option<Nanos>,
+    /// The last frames to the NIC were those of a rest: others are next.
+    rest_was_last: bool,
+    /// A rest waits for a turn, which is its own although nothing else waits.
+    rest_waits: bool,
     /// The first class has no limit of bytes ahead of it.
     pub(crate) has_first: bool,
     /// Place in `classes` of each number of a class.
@@ -87,6 +91,8 @@ impl ClassLists {
             strict,
             device: RateTurns::new(classes.rates.device.clone()),
             device_closed_until: None,
+            rest_was_last: false,
+            rest_waits: false,
             has_first,
             place_of,
             numbers: order.into_boxed_slice(),
@@ -190,12 +196,37 @@ impl ClassLists {
         }
     }
 
-    /// A pause, or so many frames without a turn, hold up the rest of a slot.
+    /// A pause, or the rate of its class or of the device, hold up the rest of a slot. At a rate it
+    /// has the turns of others, as many as all of them together while they wait.
     pub(crate) fn holds_rest(&mut self, now: Nanos, slot: u32) -> bool {
-        let is_local = self.place(slot) == self.local();
-        let class = &mut self.classes[usize::from(self.class_of[slot as usize])];
-        let is_overdrawn = class.rate.is_overdrawn(now) || !is_local && self.device.is_overdrawn(now);
-        is_overdrawn || class.pause.closed_until(now).is_some()
+        let (place, local) = (self.place(slot), self.local());
+        if place == local {
+            return false;
+        }
+        if self.classes[place].pause.closed_until(now).is_some() {
+            return true;
+        }
+        let (of_device, of_class) = (self.device.is_limited(), self.classes[place].rate.is_limited());
+        if !of_device && !of_class {
+            return false;
+        }
+        let mut sharing =
+            self.classes[..local].iter_mut().enumerate().filter(|(other, _)| of_device || *other == place);
+        let others_wait = sharing.any(|(_, class)| class.turns.has_turn() && class.pause.closed_until(now).is_none());
+        let begin = self.device.turn_begin(now).max(self.classes[place].rate.turn_begin(now));
+        self.rest_waits = begin > now || self.rest_was_last && others_wait;
+        self.rest_waits
+    }
+
+    /// Frames of a visit to the rest of a slot, at most `most`.
+    pub(crate) fn frames_of_rest(&self, slot: u32, most: usize) -> usize {
+        let place = self.place(slot);
+        if place == self.local() { most } else { self.device.frames(self.classes[place].rate.frames(most)) }
+    }
+
+    /// Frames of a rest were sent.
+    pub(crate) fn on_rest_sent(&mut self, slot: u32) {
+        self.rest_was_last = self.place(slot) != self.local();
     }
 
     pub(crate) fn end_call(&mut self) {
@@ -203,11 +234,11 @@ impl ClassLists {
         let mut has_more = false;
         for class in &mut self.classes[..local] {
             class.turns.end_call();
-            class.end_call();
+            class.end_call(self.rest_waits);
             has_more |= !class.turns.list.is_empty();
         }
         self.classes[local].turns.end_call();
-        if !has_more {
+        if !has_more && !self.rest_waits {
             self.device.release();
         }
         self.is_stuck = !core::mem::take(&mut self.has_sent);
@@ -250,6 +281,7 @@ impl ClassLists {
             return;
         }
         class.turns.has_sent = true;
+        self.rest_was_last &= is_local;
         let (cost, most) = (i64::from(cost), DEBT_TURNS * turn_cost);
         self.local_ahead = (self.local_ahead + if is_local { cost } else { -cost }).clamp(-most, most);
         self.strict_ahead =

@@ -64,6 +64,8 @@ pub(crate) struct ClassPause {
     watchdog: PauseWatchdog,
     /// End of the last pause.
     until: Nanos,
+    /// It was last seen paused then: a pause may be ended before its time.
+    seen: Nanos,
     /// Frames wait for its end since then, and were seen last.
     held: Option<(Nanos, Nanos)>,
     is_storm: bool,
@@ -73,7 +75,7 @@ pub(crate) struct ClassPause {
 
 impl ClassPause {
     pub(crate) const fn new(watchdog: PauseWatchdog) -> Self {
-        Self { watchdog, until: Nanos(0), held: None, is_storm: false, is_reported: false }
+        Self { watchdog, until: Nanos(0), seen: Nanos(0), held: None, is_storm: false, is_reported: false }
     }
 
     /// The class is paused until `until`, or not if that has passed.
@@ -117,8 +119,10 @@ impl ClassPause {
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.until <= now {
             self.held = None;
+        } else {
+            self.seen = now;
         }
-        self.is_storm &= now < self.until + self.watchdog.restoration;
+        self.is_storm &= now < self.until.max(self.seen) + self.watchdog.restoration;
     }
 
     /// [`Self::take_storm`] has one.
@@ -191,6 +195,22 @@ mod tests {
         pause.on_time(after(703));
         assert_eq!(pause.take_storm(), Some(false));
         assert!(storm(&mut pause, 704, 800).is_empty());
+    }
+
+    /// A frame that ends the pause before its time is no sign of the storm's end.
+    #[test]
+    fn a_storm_outlasts_a_pause_that_is_ended() {
+        let mut pause = ClassPause::new(PauseWatchdog::default());
+        storm(&mut pause, 0, 300);
+        pause.on_time(after(300));
+        assert_eq!(pause.take_storm(), Some(true));
+        pause.set(Nanos(0));
+        pause.on_time(after(300));
+        assert_eq!(pause.take_storm(), None);
+        assert_eq!(storm(&mut pause, 302, 400).len(), 98, "no class is paused anew");
+        pause.set(Nanos(0));
+        pause.on_time(after(700));
+        assert_eq!(pause.take_storm(), Some(false));
     }
 
     /// A worker wakes after the end of a pause and finds the next one.

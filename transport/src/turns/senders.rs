@@ -135,6 +135,18 @@ impl Senders {
         self.classes.as_mut().is_some_and(|classes| classes.holds_rest(now, slot))
     }
 
+    /// Frames of a visit to the rest of a slot, at most `most`.
+    pub(crate) fn frames_of_rest(&self, slot: u32, most: usize) -> usize {
+        self.classes.as_ref().map_or(most, |classes| classes.frames_of_rest(slot, most))
+    }
+
+    /// Frames of a rest were sent.
+    pub(crate) fn on_rest_sent(&mut self, slot: u32) {
+        if let Some(classes) = &mut self.classes {
+            classes.on_rest_sent(slot);
+        }
+    }
+
     /// A storm of pauses that has begun or ended since it was last returned.
     pub(crate) fn take_storm(&mut self) -> Option<PauseStorm> {
         self.classes.as_mut()?.take_storm()

@@ -16,15 +16,15 @@ use roced_types::{AccountId, SendOp, SessionId, Status};
 use crate::host::{AH, Fate, OUR_QKEY, Pair, Settings, no_fault, sge, work};
 
 /// 1 MB/s, in kbit/s.
-const MEGABYTE: u32 = 8000;
+pub(crate) const MEGABYTE: u32 = 8000;
 
 /// Bytes of a frame beside 1,024 of payload, nearly.
 const OVERHEAD: u64 = 60;
 
 /// Connections from `FIRST` on of an account with a rate, on one of the hosts.
-const FIRST: u32 = 6;
+pub(crate) const FIRST: u32 = 6;
 
-fn limited(settings: Settings, at: usize, kbit_per_s: u32, connections: u32) -> (Pair, Arc<SharedRate>) {
+pub(crate) fn limited(settings: Settings, at: usize, kbit_per_s: u32, connections: u32) -> (Pair, Arc<SharedRate>) {
     let rate = Arc::new(SharedRate::new(kbit_per_s));
     let mut pair = Pair::new(Settings { max_qps: 128, turn_frames: 64, ..settings });
     pair.account_rates[at] = Some(rate.clone());
@@ -33,7 +33,7 @@ fn limited(settings: Settings, at: usize, kbit_per_s: u32, connections: u32) -> 
 }
 
 /// Has a connection as many operations of these bytes as it may have.
-fn fill(pair: &mut Pair, index: u32, op: SendOp, bytes: usize) {
+pub(crate) fn fill(pair: &mut Pair, index: u32, op: SendOp, bytes: usize) {
     pair.turn_to(index);
     let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };
     let host = &mut pair.hosts[0];

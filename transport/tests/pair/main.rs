@@ -39,6 +39,7 @@ mod pauses;
 mod placement;
 mod probes;
 mod quiet;
+mod rate_ends;
 mod rates;
 mod read_gaps;
 mod recorded;

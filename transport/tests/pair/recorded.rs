@@ -185,7 +185,8 @@ fn carried(pair: &Pair, from: usize, frame: &Recorded) -> Vec<u8> {
 
 /// Frame that a host wants to send now, one at most.
 fn next_frame(host: &mut Host, now: Nanos) -> Option<Recorded> {
-    if host.nic.frames.is_empty() {
+    // A visit may flush work, and the next one answers.
+    while host.nic.frames.is_empty() && host.endpoint.wants_transmit() {
         host.endpoint.poll_transmit(now, 1, &mut host.app, &mut host.nic);
     }
     host.nic.frames.pop_front().map(|bytes| recorded(&bytes))

@@ -58,6 +58,11 @@ fn is_solicitation(packet: &Packet<'_>) -> bool {
 }
 
 impl Responder {
+    /// READ responses or ATOMIC ACKs are to be sent.
+    pub(crate) fn owes_memory(&self) -> bool {
+        self.replay.front().is_some()
+    }
+
     /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgment.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         let failed = cx.base.state == State::Error;
@@ -69,7 +74,7 @@ impl Responder {
         let front = self.replay.front();
         if let Some((request, pending)) = &front {
             if request.is_atomic() {
-                return self.send_atomic_ack(request, cx.base, wire);
+                return self.send_atomic_ack(request, cx, wire);
             }
             if !ended || request.operation != Operation::ReadRequest {
                 return self.send_read_response(request, *pending, cx, wire);
@@ -201,12 +206,7 @@ impl Responder {
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        // A failed queue pair has no timers: its last answers do not wait.
-        let is_held = match cx.base.state {
-            State::Error => !cx.base.may_answer_last(cx.now),
-            _ => cx.base.is_paced(cx.now) || cx.base.waits_for_account(cx.now),
-        };
-        if is_held {
+        if cx.base.is_paced(cx.now) || cx.base.waits_for_account(cx.now) {
             return Transmission::Idle;
         }
         let mtu = cx.base.mtu();
@@ -256,12 +256,21 @@ impl Responder {
         }
     }
 
-    fn send_atomic_ack<W: Wire>(&mut self, request: &ReplayedRequest, base: &mut QpBase, wire: &mut W) -> Transmission {
-        let headers = Self::short_answer(request, self.offer.syndrome(request.msn, base), base);
-        if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+    /// It contains memory, as a READ response does, and follows the rate of the account.
+    fn send_atomic_ack<A: App, W: Wire>(
+        &mut self,
+        request: &ReplayedRequest,
+        cx: &mut Context<'_, A>,
+        wire: &mut W,
+    ) -> Transmission {
+        if cx.base.waits_for_account(cx.now) {
+            return Transmission::Idle;
+        }
+        let headers = Self::short_answer(request, self.offer.syndrome(request.msn, cx.base), cx.base);
+        if cx.base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Transmission::Full;
         }
-        self.on_answered(request.first_psn, base);
+        self.on_answered(request.first_psn, cx.base);
         Transmission::Progress
     }
 
