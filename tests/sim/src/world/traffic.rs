@@ -174,8 +174,7 @@ impl World {
     /// they are asked for again.
     fn on_answers_given_up(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>) {
         if self.recovery[to].reorder_delay == Nanos(0) {
-            let stream = &mut self.model.connections[at].ends[to].stream;
-            stream.on_answer_hit(stream.unwrap_psn(seen.psn) + 1, None);
+            self.model.connections[at].ends[to].stream.on_answers_given_up(seen);
         }
     }
 
