@@ -6,7 +6,7 @@ use roced_transport::{
 };
 use roced_types::Qpn;
 
-use super::World;
+use super::{World, rated::RatedTraffic};
 use crate::{
     check::Tally,
     connection::{Connection, End, Phase, Rebirth},
@@ -43,6 +43,7 @@ impl World {
         self.endpoints[at] =
             host::endpoint(at, slots, &self.model.hosts[at], recovery, congestion, self.has_classes[at]);
         self.model.hosts[at].tally = Tally::default();
+        self.rated[at] = RatedTraffic::default();
         self.forget_given(at);
         self.forget_notifications(at);
         self.model.hosts[at].by_index.fill(None);

@@ -273,6 +273,7 @@ impl World {
                 return;
             }
         };
+        self.on_rated(from, known.connection, bytes.len());
         let line = if self.model.trace { frame::line(&bytes) } else { String::new() };
         let life = self.keep(from, &known, &bytes);
         let mut fate = if self.loses_farewell(known.connection, from) {
@@ -337,6 +338,7 @@ impl World {
             self.model.connections.iter().position(|c| c.ends[1 - from].qpn == seen.dest_qpn)
         });
         let at = at.ok_or_else(unknown)?;
+        let waits_for_rate = self.may_wait_for_rate(at);
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
@@ -348,7 +350,7 @@ impl World {
             connection.ends[from].stream.peer_was_slow |= is_slow;
         }
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
-        if seen.is_request() && answers && !self.small_nic && !self.pauses.is_on {
+        if seen.is_request() && answers && !self.small_nic && !self.pauses.is_on && !waits_for_rate {
             let end = &connection.ends[from];
             // Packets of a notified queue pair wait for their rate, and the limit may end before they
             // leave: requests with DCQCN, and READ responses.
