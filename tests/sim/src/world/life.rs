@@ -116,6 +116,7 @@ impl World {
             stream.borne_from = (self.bears_paths() && were_reset == [false; 2]).then_some(stream.start);
             stream.is_disturbed = !self.weather.is_calm() || self.small_nic || self.pauses.is_on;
             stream.is_unheard = self.pauses.is_on;
+            stream.may_pause = self.pauses.next[at] != u64::MAX;
             stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
             End {
                 ready: false,
