@@ -54,7 +54,7 @@ impl World {
         }
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
-        if self.model.returned.loses_before(to, &seen) {
+        if self.model.returned.loses_before(to, &seen, life) {
             return self.network.give_back(bytes);
         }
         let at = self.model.connection_of(to, seen.dest_qpn);
