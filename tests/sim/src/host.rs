@@ -45,6 +45,15 @@ pub(crate) const WORK_REQUESTS: u32 = 64;
 /// Classes of connections, which have the DSCPs of these by their number.
 const CLASSES: [u8; 3] = [0, 1, 6];
 
+/// The class of these with a rate.
+const RATED_CLASS: u8 = 1;
+pub(crate) const RATE_KBIT_PER_S: u32 = 4_000_000;
+
+/// The connections of a slot are in the class with a rate, on a host with classes.
+pub(crate) const fn has_rate(slot: usize) -> bool {
+    CLASSES[slot % CLASSES.len()] == RATED_CLASS
+}
+
 /// Storms are those pauses that take as long.
 pub(crate) const WATCHDOG: PauseWatchdog =
     PauseWatchdog { detection: Nanos::from_millis(1), restoration: Nanos::from_millis(1), action: StormAction::Ignore };
@@ -53,7 +62,8 @@ pub(crate) const WATCHDOG: PauseWatchdog =
 fn classes() -> TrafficClasses {
     let mut classes = TrafficClasses { ahead_bytes_max: 9000, watchdog: WATCHDOG, ..TrafficClasses::default() };
     classes.config[0] = ClassConfig::new(Selection::Ets { percent: 10 });
-    classes.config[1] = ClassConfig { selection: Selection::Ets { percent: 90 }, max_rate_kbit_per_s: 4_000_000 };
+    classes.config[usize::from(RATED_CLASS)] =
+        ClassConfig { selection: Selection::Ets { percent: 90 }, max_rate_kbit_per_s: RATE_KBIT_PER_S };
     classes.config[6] = ClassConfig::new(Selection::Strict);
     classes
 }

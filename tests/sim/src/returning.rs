@@ -32,6 +32,8 @@ pub(crate) struct Returned {
     /// The removed queue pair.
     pub(crate) to: u32,
     pub(crate) life: u32,
+    /// The life that ended.
+    pub(crate) before: u32,
     pub(crate) first: u32,
     /// Packets sent for the first time.
     pub(crate) sent: u32,
@@ -55,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) to: u32,
     pub(crate) slot: usize,
     pub(crate) settings: Settings,
+    /// The life that ended.
+    pub(crate) before: u32,
     /// First PSN of the life that ended, and the one behind its last.
     life: [u32; 2],
 }
@@ -69,6 +73,7 @@ impl Plan {
             to: past.qpn,
             slot: before.slot,
             settings: Settings { timeout: 8, retry_cnt: 1, ..before.settings },
+            before: before.life,
             life: [start as u32, past.left.possible as u32],
         }
     }
@@ -137,11 +142,13 @@ impl ReturnedPrograms {
         returned.map(|returned| returned.check_send(cqe))
     }
 
-    /// A frame arrives. The network loses all but ACKs to a queue pair of a program that came back:
-    /// they are of the life before.
-    pub(crate) fn loses_before(&mut self, to: usize, seen: &Seen<'_>) -> bool {
-        let is_ack = seen.kind == Kind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome < 0x20);
+    /// A frame of a life arrives; without one, of a removed queue pair. The network loses all but
+    /// ACKs of the life before to a queue pair of a program that came back. PSNs of still earlier
+    /// lives of these numbers may be its own: it would believe those ACKs, as go-back-N does.
+    pub(crate) fn loses_before(&mut self, to: usize, seen: &Seen<'_>, life: Option<u32>) -> bool {
         let Some(returned) = self.get_mut(to, seen.dest_qpn) else { return false };
+        let is_of_before = life.is_none_or(|life| life == returned.before);
+        let is_ack = is_of_before && seen.kind == Kind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome < 0x20);
         returned.heard |= is_ack;
         !is_ack
     }

@@ -85,6 +85,8 @@ pub(crate) struct Stream {
     /// No request before this moment; set until one is sent.
     pub(crate) rnr_until: u64,
     pub(crate) waiting: bool,
+    /// The link of its host pauses it at times.
+    pub(crate) may_pause: bool,
     /// An RNR NAK of a request behind answers that are missing.
     pub(crate) not_ready: Option<NotReady>,
     /// The next request must be `una`.
@@ -192,6 +194,7 @@ impl Stream {
             round_trip,
             rnr_until: 0,
             waiting: false,
+            may_pause: false,
             not_ready: None,
             go_back: false,
             timer_from: now,

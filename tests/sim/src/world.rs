@@ -10,6 +10,7 @@ mod leaving;
 mod life;
 mod notifications;
 mod pauses;
+mod rated;
 mod returning;
 mod reuse;
 mod run;
@@ -22,7 +23,7 @@ use roced_transport::{
     congestion::control::CongestionControl, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig,
 };
 
-use self::pauses::Pauses;
+use self::{pauses::Pauses, rated::RatedTraffic};
 use crate::{
     check::Tally,
     earlier::Earlier,
@@ -73,6 +74,8 @@ pub(crate) struct World {
     congestion: [CongestionControl; 2],
     /// Of each host: its connections have classes.
     has_classes: [bool; 2],
+    /// Of each host: frames in the class with a rate.
+    rated: [RatedTraffic; 2],
     /// Queue pairs of each host that a CNP may limit, since they were made.
     notified: [BTreeSet<u32>; 2],
     random: Random,
@@ -148,6 +151,7 @@ impl World {
             recovery,
             congestion,
             has_classes,
+            rated: [RatedTraffic::default(); 2],
             notified: [const { BTreeSet::new() }; 2],
             model,
             network,

@@ -511,6 +511,8 @@ impl Completer {
             let entry = *cx.send_queue.entry(cx.send_queue.head());
             if entry.wants_answer() {
                 gap = Err(Gap);
+                // The first answer of a life shows by progress that it belongs to that.
+                self.trusted |= self.unacknowledged != before && self.source.buffers_at_once(cx.base.is_later_life());
                 if self.trusted {
                     self.selective.remember_acknowledged(to);
                 } else {

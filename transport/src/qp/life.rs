@@ -152,6 +152,12 @@ impl SourcePort {
         matches!(self.port, PortState::Unknown { .. })
     }
 
+    /// Packets from the port of the first packet that is accepted may be buffered at once. `later`
+    /// if this is not the queue pair's first life.
+    pub(super) const fn buffers_at_once(&self, later: bool) -> bool {
+        self.is_unknown() && !later
+    }
+
     /// The port of this life is `port`.
     #[inline]
     pub(super) const fn is_own(&self, port: u16) -> bool {
@@ -279,19 +285,16 @@ impl SourcePort {
 
     #[cold]
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
-        let buffers_at_once = match self.port {
-            PortState::Unknown { .. } => {
-                self.past_until = seconds(now) + PAST_REFUSED_SECONDS;
-                !later
-            }
+        let buffers_at_once = self.buffers_at_once(later);
+        match self.port {
+            PortState::Unknown { .. } => self.past_until = seconds(now) + PAST_REFUSED_SECONDS,
             // The first packet, from a port of a past life, may have belonged to that life.
             PortState::Known { port: known, buffers_from } => {
                 if !self.past.contains(known) || now >= buffers_from {
                     self.moves = if now < buffers_from { self.moves.saturating_add(1) } else { 1 };
                 }
-                false
             }
-        };
+        }
         self.keeps_port = self.past.contains(port);
         self.port = PortState::Known { port, buffers_from: if buffers_at_once { now } else { now + QUARANTINE } };
     }

@@ -453,17 +453,22 @@ impl Completer {
     /// ACK with progress may answer a packet that asked before, and others may follow. In a
     /// multipath network the solicitation may have overtaken the packets that it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, base: &QpBase, now: Nanos) {
-        let soon = self.selective.probe.rtt().soonest();
-        if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
+        let (soon, reorder_delay) = (self.selective.probe.rtt().soonest(), base.recovery.reorder_delay);
+        let Some((_, at)) = self.selective.solicited.filter(|(_, at)| now - *at >= soon) else { return };
+        if soon == Nanos(0) {
+            // Nothing was measured yet: on a path slower than this wait the ACK answers a packet
+            // that was sent again before, and another follows soon.
+            self.selective.probe.hasten(now + (now - at).max(base.recovery.probe_floor).max(reorder_delay));
             return;
         }
+        self.selective.solicited = None;
         let oldest = self.unacknowledged();
         if let Some(missed) = &mut self.selective.missed {
             // A peer that has nothing behind the missing packet buffers nothing.
             missed.told = true;
             self.selective.buffers &= !missed.named || missed.end != oldest;
         }
-        match base.recovery.reorder_delay {
+        match reorder_delay {
             Nanos(0) => self.probe_lost(queue, requester),
             delay => self.selective.probe.hasten(now + delay),
         }

@@ -3,10 +3,17 @@
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
-    wire::opcode::{self, Opcode},
+    psn::Psn,
+    recovery::RecoveryConfig,
+    wire::{
+        Aeth, Syndrome,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode},
+    },
     work::SendWork,
 };
-use roced_types::{QpAttributes, SendOp, Status, attribute};
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::{
     host::{Fate, Pair, Settings, no_fault, one, sge, work},
@@ -183,5 +190,41 @@ fn a_first_burst_before_the_peer_is_ready_is_sent_again_soon() {
         let rested = pair.run(Nanos::from_millis(600_000), no_fault);
         assert_eq!(pair.hosts[0].take(), [(1, Status::Success)], "timeout {timeout}, {bytes} bytes");
         assert!(rested && pair.now < Nanos::from_millis(30), "timeout {timeout}, {bytes} bytes: {:?}", pair.now);
+    }
+}
+
+/// Packets that were sent again measure no round trip, and have two ACKs. The second arrives right
+/// behind a question about packets sent later: nothing tells that it does not answer that.
+#[test]
+fn an_ack_before_the_first_measurement_shows_no_loss() {
+    for reorder_delay in [0, 100] {
+        let recovery = RecoveryConfig {
+            reorder_delay: Nanos::from_micros(reorder_delay),
+            probe_floor: Nanos::from_millis(1),
+            ..RecoveryConfig::default()
+        };
+        let mut pair = Pair::new(Settings { window: 17, recovery: [recovery; 2], ..Settings::default() });
+        survives(&mut pair, SendOp::Write, 3000, one(0, opcode::RC_WRITE_FIRST, 0, Fate::Drop));
+        let before = repairs(&pair);
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(11, 40 * 1024)], 600_000));
+        let mut silent = |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver };
+        pair.turn(&mut silent);
+        // The drain asks for an ACK.
+        let (host, drain) = (&mut pair.hosts[0], QpAttributes { state: state::SQD, ..QpAttributes::default() });
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &drain, None).expect("from RTS");
+        pair.turn(&mut silent);
+        let last = Psn::new(pair.settings.psn).plus(2);
+        assert_eq!(pair.trace.iter().rfind(|(from, ..)| *from == 0), Some(&(0, opcode::RC_WRITE_ONLY, last.get())));
+        let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, last);
+        let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 1 });
+        let ack = pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[]);
+        pair.deliver(0, &ack);
+        for _ in 0..20 {
+            pair.now = pair.now + Nanos::from_micros(5);
+            pair.turn(&mut silent);
+        }
+        assert_eq!(repairs(&pair), before, "reorder delay {reorder_delay} us");
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
     }
 }

@@ -209,6 +209,30 @@ fn an_ack_behind_a_gap_is_not_forgotten() {
     assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
 }
 
+/// The first answer of a life overtakes a READ response, and acknowledges a packet before the READ
+/// as well as one behind it. Once the latter was forgotten: a buffered answer was not due, or the
+/// packet was sent again.
+#[test]
+fn the_first_answer_of_a_life_is_not_forgotten_behind_a_gap() {
+    for last in [SendOp::AtomicWrite, SendOp::Write] {
+        let recovery = RecoveryConfig { reorder_delay: Nanos::from_micros(100), ..RecoveryConfig::default() };
+        let mut pair = Pair::new(Settings { recovery: [recovery; 2], ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(5000, 10)], 700_000));
+        pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 1000)], 600_000));
+        pair.hosts[0].post(&work(3, SendOp::Write, &[sge(5000, 10)], 700_000));
+        pair.hosts[0].post(&work(4, last, &[], 700_000));
+        assert!(pair.run(LIMIT, one(1, opcode::RC_READ_RESPONSE_ONLY, 0, Fate::Late(1))));
+        assert!(
+            pair.trace
+                .iter()
+                .find(|(from, ..)| *from == 1)
+                .is_some_and(|(_, opcode, _)| *opcode == opcode::RC_READ_RESPONSE_ONLY)
+        );
+        assert_eq!(pair.hosts[0].take(), [1, 2, 3, 4].map(|wr_id| (wr_id, Status::Success)), "{last:?}");
+        assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::ImpliedNak)), ([0; 3], 0), "{last:?}");
+    }
+}
+
 /// A peer that acknowledges each packet does so many times before the repetition can be answered,
 /// and the responses of a later READ come meanwhile.
 #[test]

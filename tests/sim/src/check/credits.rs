@@ -3,7 +3,7 @@
 use crate::{
     connection::End,
     frame::Seen,
-    message::Kind,
+    message::{Kind, Message},
     stream::Stream,
     violation::{Checked, demand},
 };
@@ -60,8 +60,7 @@ impl Stream {
     /// A packet of message `id` leaves for the first time.
     pub(crate) fn check_limit(&mut self, id: u64, psn: u64, asks: bool) -> Checked {
         let message = self.message(id).expect("found");
-        // Of a SEND of which a packet was taken the receive is taken as well.
-        let has_receive = message.kind == Kind::Send && message.first < self.una;
+        let has_receive = self.has_receive(message);
         let number = self.msn_at(message.end()).unwrap_or(0);
         let limit = self.credits.limit;
         let is_ahead = |number: u32| (1..1 << 23).contains(&(number.wrapping_sub(limit as u32) & 0x00ff_ffff));
@@ -77,8 +76,10 @@ impl Stream {
         );
         let una = self.una;
         let probe = self.credits.probe.replace((psn, number));
-        // A packet beyond the limit then may be within it now.
-        let probe = probe.filter(|(psn, number)| *psn >= una && is_ahead(*number));
+        // A packet beyond the limit then may be within it now, or its message may have a receive.
+        let has_receive =
+            |psn| self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(|it| self.has_receive(it));
+        let probe = probe.filter(|(psn, number)| *psn >= una && is_ahead(*number) && !has_receive(*psn));
         demand!(
             probe.is_none(),
             "credits",
@@ -88,5 +89,11 @@ impl Stream {
             probe.map_or(0, |(psn, _)| psn & 0xff_ffff)
         );
         Ok(())
+    }
+
+    /// The first packet of a SEND that is taken takes its receive: the rest of it needs none,
+    /// regardless of the limit (IBTA v1 9.7.7.2).
+    fn has_receive(&self, message: &Message) -> bool {
+        message.kind == Kind::Send && message.first < self.una
     }
 }

@@ -38,7 +38,7 @@ impl Stream {
     /// A request leaves.
     pub(super) fn check_not_ready(&mut self, psn: u64, now: u64) -> Checked {
         let Some(NotReady { psn: named, due, .. }) = self.not_ready else { return Ok(()) };
-        let is_excused = due.is_some() && !self.disturbed.is_empty();
+        let is_excused = due.is_some() && (!self.disturbed.is_empty() || self.may_pause);
         if psn == named || is_excused {
             self.not_ready = None;
         }

@@ -7,6 +7,7 @@
 //! of the refusal: it flushes nothing in front of the refused request.
 
 use crate::{
+    frame::Seen,
     stream::{Hit, Stream},
     violation::{Checked, demand},
 };
@@ -65,6 +66,18 @@ impl Stream {
         let from = self.una_at_least;
         self.owed.hit.retain(|hit| hit.psn >= from);
         self.owed.hit.push(Hit { psn, arrives_at });
+    }
+
+    /// The requester has given up the answers that it held behind this one: those up to `una`,
+    /// which would have had their turn now, and those behind a further gap.
+    pub(crate) fn on_answers_given_up(&mut self, seen: &Seen<'_>) {
+        let behind = self.unwrap_psn(seen.psn) + 1;
+        let has_answer = |psn: &u64| {
+            self.find(*psn).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.kind.wants_answer())
+        };
+        let held: Vec<_> =
+            (behind..self.una).chain(self.answered.range(behind..).copied()).filter(has_answer).collect();
+        held.into_iter().for_each(|psn| self.on_answer_hit(psn, None));
     }
 
     /// The requester learns that a request was refused.

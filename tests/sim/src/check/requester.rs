@@ -49,6 +49,9 @@ impl Stream {
             let is_again = psn >= self.una_at_least
                 && seen.opcode == 0x04
                 && self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(is_alike);
+            if is_again && psn == self.una_at_least {
+                self.note_attempt(now);
+            }
             let what = if is_again { What::AgainOrQuestion } else { What::Question };
             return Ok(Sent { rows: self.rows_at(psn), what, end: psn + 1 });
         }
@@ -124,11 +127,8 @@ impl Stream {
             self.una & 0xff_ffff
         );
         (self.go_back, self.waiting) = (false, false);
-        // One that leaves before the last can have been answered is the same attempt. A go-back-N
-        // requester believes NAKs that come twice.
-        if oldest && (!self.keeps || self.attempts == 0 || now - self.attempted_at >= self.round_trip) {
-            self.attempts += 1;
-            self.attempted_at = now;
+        if oldest {
+            self.note_attempt(now);
         }
         if before == self.una_at_least {
             // Nothing else was in flight: the timer begins.
@@ -136,6 +136,15 @@ impl Stream {
         }
         let what = if again { What::Again } else { What::First };
         Ok(Sent { rows: self.message(id).expect("found").rows, what, end: behind })
+    }
+
+    /// The oldest request leaves. One that leaves before the last can have been answered is the
+    /// same attempt. A go-back-N requester believes NAKs that come twice.
+    fn note_attempt(&mut self, now: u64) {
+        if !self.keeps || self.attempts == 0 || now - self.attempted_at >= self.round_trip {
+            self.attempts += 1;
+            self.attempted_at = now;
+        }
     }
 
     /// A packet is sent again: because the responder said so, or it did not answer for a while; the

@@ -74,11 +74,28 @@ impl World {
                 }
             }
             Phase::Closed { until } if until <= self.now && !self.has_enough() => {
+                // A removed queue pair may owe the answer to a repetition of this moment: that is
+                // sent before its number is in use again.
+                if let Some(until) = self.send_owed() {
+                    self.model.connections[at].phase = Phase::Closed { until };
+                    return;
+                }
                 self.model.connections[at] = self.connect(at, true);
                 self.visit(at);
             }
             Phase::Closed { .. } => {}
         }
+    }
+
+    /// The hosts send the frames that they have, as far as their NICs have room. Returns the time
+    /// at which one has room again, if it had none.
+    fn send_owed(&mut self) -> Option<u64> {
+        for host in 0..2 {
+            if self.endpoints[host].wants_transmit() {
+                self.transmit(host);
+            }
+        }
+        self.look_again.into_iter().filter(|at| *at != u64::MAX).max()
     }
 
     /// Both ends go to the error state.

@@ -6,7 +6,7 @@ use roced_transport::{
 };
 use roced_types::Qpn;
 
-use super::World;
+use super::{World, rated::RatedTraffic};
 use crate::{
     check::Tally,
     connection::{Connection, End, Phase, Rebirth},
@@ -43,6 +43,7 @@ impl World {
         self.endpoints[at] =
             host::endpoint(at, slots, &self.model.hosts[at], recovery, congestion, self.has_classes[at]);
         self.model.hosts[at].tally = Tally::default();
+        self.rated[at] = RatedTraffic::default();
         self.forget_given(at);
         self.forget_notifications(at);
         self.model.hosts[at].by_index.fill(None);
@@ -115,6 +116,7 @@ impl World {
             stream.borne_from = (self.bears_paths() && were_reset == [false; 2]).then_some(stream.start);
             stream.is_disturbed = !self.weather.is_calm() || self.small_nic || self.pauses.is_on;
             stream.is_unheard = self.pauses.is_on;
+            stream.may_pause = self.pauses.next[at] != u64::MAX;
             stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
             End {
                 ready: false,

@@ -15,7 +15,7 @@ use crate::{
 impl World {
     /// A program comes back, not twice with the same number.
     pub(super) fn come_back(&mut self, plan: Plan) {
-        let Plan { host, qpn, to, slot, settings, .. } = plan;
+        let Plan { host, qpn, to, slot, settings, before, .. } = plan;
         if self.model.returned.has(host, qpn) {
             return;
         }
@@ -48,7 +48,7 @@ impl World {
             };
             endpoint.post_send(own, &work).expect("just made");
         }
-        let returned = Returned { host, qpn, to, life, first, sent: 0, overlaps, heard: false };
+        let returned = Returned { host, qpn, to, life, before, first, sent: 0, overlaps, heard: false };
         if self.model.trace {
             say(format_args!("{:>12} host {host}   comes back after {plan:x?}: {returned:x?}", self.now));
         }

@@ -54,7 +54,7 @@ impl World {
         }
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
-        if self.model.returned.loses_before(to, &seen) {
+        if self.model.returned.loses_before(to, &seen, life) {
             return self.network.give_back(bytes);
         }
         let at = self.model.connection_of(to, seen.dest_qpn);
@@ -174,8 +174,7 @@ impl World {
     /// they are asked for again.
     fn on_answers_given_up(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>) {
         if self.recovery[to].reorder_delay == Nanos(0) {
-            let stream = &mut self.model.connections[at].ends[to].stream;
-            stream.on_answer_hit(stream.unwrap_psn(seen.psn) + 1, None);
+            self.model.connections[at].ends[to].stream.on_answers_given_up(seen);
         }
     }
 
@@ -274,6 +273,7 @@ impl World {
                 return;
             }
         };
+        self.on_rated(from, known.connection, bytes.len());
         let line = if self.model.trace { frame::line(&bytes) } else { String::new() };
         let life = self.keep(from, &known, &bytes);
         let mut fate = if self.loses_farewell(known.connection, from) {
@@ -338,6 +338,7 @@ impl World {
             self.model.connections.iter().position(|c| c.ends[1 - from].qpn == seen.dest_qpn)
         });
         let at = at.ok_or_else(unknown)?;
+        let waits_for_rate = self.may_wait_for_rate(at);
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
@@ -349,7 +350,7 @@ impl World {
             connection.ends[from].stream.peer_was_slow |= is_slow;
         }
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
-        if seen.is_request() && answers && !self.small_nic && !self.pauses.is_on {
+        if seen.is_request() && answers && !self.small_nic && !self.pauses.is_on && !waits_for_rate {
             let end = &connection.ends[from];
             // Packets of a notified queue pair wait for their rate, and the limit may end before they
             // leave: requests with DCQCN, and READ responses.
