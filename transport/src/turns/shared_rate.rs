@@ -449,6 +449,40 @@ mod tests {
         }
     }
 
+    /// The next turns are later by as much, so that none of them has to be given up.
+    #[test]
+    fn turns_that_are_exceeded_are_farther_apart() {
+        let rate = shared(1000);
+        let mut all: Vec<_> = (0..20).map(|_| RateTurns::new(rate.clone())).collect();
+        let end = START + Nanos::from_millis(30_000);
+        let mut due: BTreeSet<(Nanos, usize)> = (0..20).map(|at| (START, at)).collect();
+        let (mut last, mut longest) = ([START; 20], Nanos(0));
+        while let Some((now, at)) = due.pop_first().filter(|(now, _)| *now < end) {
+            if all[at].turn_begin(now) <= now {
+                all[at].on_sent(now, 5160);
+                // The first turn of each was booked without it.
+                let is_later = last[at] > START + Nanos::from_millis(3000);
+                longest = if is_later { longest.max(now - last[at]) } else { longest };
+                last[at] = now;
+            }
+            due.insert((all[at].turn_begin(now).max(now + Nanos(1)), at));
+        }
+        // 20 turns of 5,160 bytes.
+        assert!(longest < Nanos::from_millis(1000), "{longest:?}");
+    }
+
+    /// It may have bytes of which the new rate is far less.
+    #[test]
+    fn a_turn_of_a_higher_rate_is_void() {
+        let rate = shared(10_000_000);
+        let mut turns = RateTurns::new(rate.clone());
+        assert!(turns.turn_begin(START) <= START);
+        assert_eq!(turns.frames(TURN_FRAMES), TURN_FRAMES);
+        rate.set(1000);
+        turns.turn_begin(START);
+        assert_eq!(turns.booked.bytes, FULL_FRAME as u32);
+    }
+
     /// No worker looks for a while; after it all turns have begun.
     #[test]
     fn a_stall_leaves_a_burst() {
