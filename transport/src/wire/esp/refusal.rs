@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::BadIcv;
+use crate::reject::DropReason;
 
 /// Why a frame was not sealed, or not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -62,6 +63,15 @@ impl EspRefusal {
         Self::NotUdp,
         Self::NotRoce,
     ];
+
+    /// The refusal of headers that claim to be those of ESP.
+    pub(super) const fn of_headers(reason: DropReason) -> Self {
+        match reason {
+            DropReason::BadLength => Self::BadLength,
+            DropReason::BadIpChecksum => Self::BadIpChecksum,
+            _ => Self::NotEsp,
+        }
+    }
 }
 
 impl From<BadIcv> for EspRefusal {
