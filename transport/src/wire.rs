@@ -17,6 +17,7 @@ pub mod atomic;
 pub mod bth;
 pub mod deth;
 pub mod ecn;
+pub mod esp;
 pub mod feth;
 pub mod frame;
 pub mod headers;

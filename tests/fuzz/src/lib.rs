@@ -16,6 +16,7 @@ mod completer;
 mod connections;
 mod control;
 mod datagram;
+mod esp;
 #[path = "../../../cm/tests/identifiers/fake_host.rs"]
 mod fake_host;
 mod frame;
@@ -53,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "responder", run: responder::run, seeds: seeds::responder },
     Target { name: "completer", run: completer::run, seeds: seeds::completer },
     Target { name: "datagram", run: datagram::run, seeds: seeds::datagram },
+    Target { name: "esp", run: esp::run, seeds: esp::seeds },
     Target { name: "control", run: control::run, seeds: control::seeds },
     Target { name: "client_rings", run: client_rings::run, seeds: seeds::client_rings },
     Target { name: "connections", run: connections::run, seeds: connections::seeds },

@@ -96,4 +96,4 @@ macro_rules! targets {
 
 // A second or two of each in a debug build; those of 1,000 or 2,000 ask the kernel for memory and sockets in
 // each run.
-targets! { frame: 20_000 responder: 20_000 completer: 20_000 datagram: 20_000 control: 1_000 client_rings: 1_000 connections: 5_000 memory: 2_000 }
+targets! { frame: 20_000 responder: 20_000 completer: 20_000 datagram: 20_000 esp: 20_000 control: 1_000 client_rings: 1_000 connections: 5_000 memory: 2_000 }

@@ -86,7 +86,7 @@ impl NetworkHeader {
     pub(super) fn read(first: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
         let header = LinkHeader::read(first)?;
         let ip = match header.ethertype {
-            ETHERTYPE_IPV4 => Ip::read_v4(first, header.ip_at)?,
+            ETHERTYPE_IPV4 => Ip::read_v4(first, header.ip_at, PROTOCOL_UDP)?,
             ETHERTYPE_IPV6 => Ip::read_v6(first, header.ip_at, PROTOCOL_UDP)?,
             ETHERTYPE_ROCE_V1 => return Self::read_v1(first, &header, frame_bytes),
             _ => return Err(DropReason::NotRoce),
@@ -180,21 +180,34 @@ impl LinkHeader {
     }
 }
 
-/// An IP header that carries UDP, or a GRH that carries a BTH.
-struct Ip {
-    source: [u8; 16],
-    destination: [u8; 16],
+/// An IP header that carries UDP or ESP, or a GRH that carries a BTH.
+pub(super) struct Ip {
+    pub(super) source: [u8; 16],
+    pub(super) destination: [u8; 16],
     traffic_class: u8,
     hop_limit: u8,
-    header_bytes: usize,
-    payload_bytes: usize,
+    pub(super) header_bytes: usize,
+    pub(super) payload_bytes: usize,
 }
 
 impl Ip {
+    /// The IP header of a frame that begins with `first`, and its place in the frame. It carries
+    /// `protocol`: any other packet is [`DropReason::NotRoce`].
     #[inline(always)]
-    fn read_v4(first: &[u8], at: usize) -> Result<Self, DropReason> {
+    pub(super) fn read(first: &[u8], protocol: u8) -> Result<(usize, Self), DropReason> {
+        let header = LinkHeader::read(first)?;
+        let ip = match header.ethertype {
+            ETHERTYPE_IPV4 => Self::read_v4(first, header.ip_at, protocol)?,
+            ETHERTYPE_IPV6 => Self::read_v6(first, header.ip_at, protocol)?,
+            _ => return Err(DropReason::NotRoce),
+        };
+        Ok((header.ip_at, ip))
+    }
+
+    #[inline(always)]
+    fn read_v4(first: &[u8], at: usize, protocol: u8) -> Result<Self, DropReason> {
         let header: &[u8; IPV4_BYTES] = bytes_at(first, at).ok_or(DropReason::BadLength)?;
-        let &[version, tos, t0, t1, _, _, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = header;
+        let &[version, tos, t0, t1, _, _, f0, f1, ttl, carried, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = header;
         if version >> 4 != 4 {
             return Err(DropReason::NotRoce);
         }
@@ -203,7 +216,7 @@ impl Ip {
             return Err(DropReason::BadLength);
         }
         // "More fragments" or an offset: a piece of a packet is none.
-        if protocol != PROTOCOL_UDP || u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
+        if carried != protocol || u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
             return Err(DropReason::NotRoce);
         }
         let sum = if header_bytes == IPV4_BYTES {
