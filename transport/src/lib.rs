@@ -156,6 +156,7 @@ pub mod qp;
 pub mod recovery;
 mod recv_queue;
 pub mod reject;
+mod rtt;
 mod slot_list;
 pub mod srq;
 pub mod table;

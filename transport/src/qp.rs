@@ -37,7 +37,6 @@ mod responder;
 mod retry;
 mod rnr_wait;
 mod roles;
-mod rtt;
 mod scatter;
 mod segment;
 mod selective;
@@ -553,17 +552,6 @@ impl Qp {
         };
         self.tell_if_drained();
         visit
-    }
-
-    /// It flushes its work, or has none: it waits for no frame to a NIC. Not while a failed queue
-    /// pair gives answers with memory, which are to leave before the NAK.
-    pub(crate) fn is_flushing(&self) -> bool {
-        let has_work = !self.send_queue.is_empty() || !self.recv_queue.is_empty();
-        match self.base.state {
-            State::SendQueueError => true,
-            State::Error => has_work || !self.roles.owes_memory(),
-            _ => false,
-        }
     }
 
     /// It requested a key change that is not yet passed on.

@@ -188,8 +188,8 @@ impl Schedule {
         }
     }
 
-    /// The class of a queue pair whose next frame may have another: one for datagrams, or a failed
-    /// one.
+    /// The class of a queue pair, if that of its next frame may be another: it is one for datagrams, or
+    /// has failed.
     pub(super) fn class_in_visit(&self, qp: &Qp, ahs: &AhTable) -> Option<u8> {
         let may_change = !qp.has_peer() || qp.state() == State::Error;
         (self.classes.is_some() && may_change).then(|| self.class_of(qp, ahs))

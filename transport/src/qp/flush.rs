@@ -17,6 +17,17 @@ use crate::{
 const FLUSH_BURST: u32 = 8;
 
 impl Qp {
+    /// It flushes its work, or has none: it waits for no frame to a NIC. Not while a failed queue
+    /// pair gives answers with memory, which are to leave before the NAK.
+    pub(crate) fn is_flushing(&self) -> bool {
+        let has_work = !self.send_queue.is_empty() || !self.recv_queue.is_empty();
+        match self.base.state {
+            State::SendQueueError => true,
+            State::Error => has_work || !self.roles.owes_memory(),
+            _ => false,
+        }
+    }
+
     pub(super) fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
         let (_, mut cx) = self.split(endpoint);
         for flushed in 0..FLUSH_BURST {

@@ -1,5 +1,5 @@
-//! Congestion notification packets (CNPs) of a queue pair, in both directions (annex A17.9), and its
-//! reaction to congestion.
+//! Congestion notification packets (CNPs) of a queue pair, in both directions (annex A17.9), and
+//! its reaction to congestion.
 
 use alloc::{boxed::Box, sync::Arc};
 

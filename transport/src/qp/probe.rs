@@ -10,8 +10,7 @@
 //! Therefore the wait keeps the length that the last probe gave it until a round trip is measured
 //! (as in RFC 6298).
 
-use super::rtt::RoundTrip;
-use crate::{clock::Nanos, psn::Psn};
+use crate::{clock::Nanos, psn::Psn, rtt::RoundTrip};
 
 /// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as
 /// long as the first.

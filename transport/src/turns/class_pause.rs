@@ -64,7 +64,7 @@ pub(crate) struct ClassPause {
     watchdog: PauseWatchdog,
     /// End of the last pause.
     until: Nanos,
-    /// It was last seen paused then: a pause may be ended before its time.
+    /// When it was last seen paused: a pause may be ended before its time.
     seen: Nanos,
     /// Frames wait for its end since then, and were seen last.
     held: Option<(Nanos, Nanos)>,

@@ -13,8 +13,8 @@ const BURST: Nanos = Nanos::from_micros(250);
 const BURST_FRAMES: u64 = 8;
 
 /// Longest time for which bytes are owed, where it is not that of so many turns: more is forgiven.
-/// Only bytes that leave without a turn, as the rest of a queue pair after the end of its client, are
-/// owed for longer than the burst.
+/// Only bytes that leave without a turn, as the rest of a queue pair after the end of its client,
+/// are owed for longer than the burst.
 const DEBT: Nanos = Nanos::from_millis(1000);
 const DEBT_TURNS: u64 = 64;
 

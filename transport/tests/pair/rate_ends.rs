@@ -1,4 +1,5 @@
-//! Highest rates of accounts, classes and devices beside queue pairs that fail, end or are destroyed.
+//! Highest rates of accounts, classes and devices beside queue pairs that fail, end or are
+//! destroyed.
 
 use roced_transport::{
     clock::Nanos,
@@ -21,7 +22,7 @@ use crate::{
     selective::warm,
 };
 
-/// Forgets what is kept for the assertions of other tests.
+/// Forgets the records that other tests look at.
 fn tidy(pair: &mut Pair) {
     (pair.trace, pair.answers) = Default::default();
     pair.hosts.iter_mut().for_each(|host| host.last.clear());
@@ -167,9 +168,12 @@ fn classes_of_a_megabyte() -> TrafficClasses {
 
 #[test]
 fn the_last_answers_of_a_failed_queue_pair_wait_as_those_of_others() {
-    let all: [(&str, fn() -> TrafficClasses); 3] =
-        [("pause", without_watchdog), ("device", device_of_a_megabyte), ("class", classes_of_a_megabyte)];
-    for (limit, classes) in all {
+    for limit in ["pause", "device", "class"] {
+        let classes = match limit {
+            "device" => device_of_a_megabyte,
+            "class" => classes_of_a_megabyte,
+            _ => without_watchdog,
+        };
         let mut pair = warm(Settings { classes: Some(classes), ..Settings::default() });
         let until = pair.now + Nanos::from_millis(30);
         if limit == "pause" {
@@ -191,8 +195,8 @@ fn the_last_answers_of_a_failed_queue_pair_wait_as_those_of_others() {
     }
 }
 
-/// An account has its work sent as the rest of queue pairs, one after the other, another one by turns,
-/// where the device or their class has a highest rate.
+/// An account has its work sent as the rest of queue pairs, one after the other, another one by
+/// turns, where the device or their class has a highest rate.
 #[test]
 fn rests_leave_others_half_of_the_rate_of_a_device_or_class() {
     let device: fn() -> TrafficClasses = || TrafficClasses { max_rate_kbit_per_s: 10 * MEGABYTE, ..without_watchdog() };
