@@ -177,7 +177,7 @@ impl Endpoint {
     pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), Reject> {
         let (slot, qp) = self.find_mut(qpn)?;
         qp.post_send(work);
-        if !qp.has_peer() {
+        if qp.may_change_class() {
             self.classify(slot);
         }
         self.schedule(slot);
@@ -191,6 +191,7 @@ impl Endpoint {
     pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), Reject> {
         let (slot, qp) = self.find_mut(qpn)?;
         if qp.post_recv(work) {
+            self.classify(slot);
             self.schedule(slot);
         }
         Ok(())
@@ -310,12 +311,12 @@ impl Endpoint {
             return TransmittedOf { visits: 0, is_left: qp.has_sends() };
         }
         self.schedule.limit_ahead(slot, wire);
-        let budget = self.schedule.senders.frames_of_rest(slot, budget);
+        let budget = self.schedule.senders.begin_rest(slot, budget);
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.waive_account_rate(true);
         }
         let visit = self.visit(now, slot, budget, &mut sent, app, wire);
-        self.schedule.end_rest(slot, sent.visits, wire);
+        self.schedule.end_rest(wire);
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.waive_account_rate(false);
             qp.set_silent(is_silent);
@@ -588,7 +589,7 @@ impl Endpoint {
         let (before, in_flight) = (sent.visits, qp.in_flight());
         let mut wire = Metered::new(wire);
         let class = self.schedule.class_in_visit(qp, endpoint.ahs);
-        for _ in 0..qp.frames_of_account(budget) {
+        for _ in 0..qp.frames_of_account(now, budget) {
             visit = qp.transmit(&mut endpoint, &mut wire);
             sent.visits += usize::from(visit.is_progress());
             match visit {

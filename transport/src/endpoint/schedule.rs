@@ -7,7 +7,7 @@ use crate::{
     ah::AhTable,
     clock::Nanos,
     io::Wire,
-    qp::{PathState, Qp, State},
+    qp::{PathState, Qp},
     slot_list::SlotList,
     timers::Timers,
     turns::{
@@ -147,11 +147,9 @@ impl Schedule {
         }
     }
 
-    /// A visit to the rest of a queue pair has ended, with so many frames.
-    pub(super) fn end_rest(&mut self, slot: u32, frames: usize, wire: &mut impl Wire) {
-        if frames > 0 {
-            self.senders.on_rest_sent(slot);
-        }
+    /// A visit to the rest of a queue pair has ended.
+    pub(super) fn end_rest(&mut self, wire: &mut impl Wire) {
+        self.senders.end_rest();
         self.end_limit_ahead(wire);
     }
 
@@ -188,11 +186,10 @@ impl Schedule {
         }
     }
 
-    /// The class of a queue pair, if that of its next frame may be another: it is one for datagrams, or
-    /// has failed.
+    /// The class of a queue pair, if that of its next frame may be another: it is one for datagrams,
+    /// or has failed.
     pub(super) fn class_in_visit(&self, qp: &Qp, ahs: &AhTable) -> Option<u8> {
-        let may_change = !qp.has_peer() || qp.state() == State::Error;
-        (self.classes.is_some() && may_change).then(|| self.class_of(qp, ahs))
+        (self.classes.is_some() && qp.may_change_class()).then(|| self.class_of(qp, ahs))
     }
 
     /// A queue pair has sent these frames by `wire` at `now`.

@@ -17,6 +17,11 @@ use crate::{
 const FLUSH_BURST: u32 = 8;
 
 impl Qp {
+    /// Its next frame may be of another class: it is a queue pair for datagrams, or has failed.
+    pub(crate) fn may_change_class(&self) -> bool {
+        !self.has_peer() || self.base.state == State::Error
+    }
+
     /// It flushes its work, or has none: it waits for no frame to a NIC. Not while a failed queue
     /// pair gives answers with memory, which are to leave before the NAK.
     pub(crate) fn is_flushing(&self) -> bool {

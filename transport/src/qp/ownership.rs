@@ -38,12 +38,13 @@ impl Qp {
         self
     }
 
-    /// Frames that it may send in a turn at the rate of its account, at most `most`.
+    /// Frames that it may send at `now` by the rate of its account, at most `most`.
     #[inline]
-    pub(crate) fn frames_of_account(&self, most: usize) -> usize {
+    pub(crate) fn frames_of_account(&self, now: Nanos, most: usize) -> usize {
         match &self.base.account_turns {
-            Some(turns) if !self.base.is_waived => turns.frames(most),
-            _ => most,
+            Some(turns) if self.base.is_waived => turns.frames_of_rest(now, most),
+            Some(turns) => turns.frames(most),
+            None => most,
         }
     }
 

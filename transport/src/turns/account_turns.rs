@@ -43,12 +43,19 @@ impl AccountTurns {
         self.turns.frames(most)
     }
 
+    /// As [`Self::frames`], of a rest that leaves at `now` without a turn.
+    pub(crate) fn frames_of_rest(&self, now: Nanos, most: usize) -> usize {
+        self.turns.frames_of_rest(now, most)
+    }
+
     /// A visit is over, with these bytes of frames to a NIC; its queue pair may have more to send.
     /// Outside a turn they count if they are a rest, and not if they are acknowledgments: a peer
     /// that asks for many would take the rate.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Nanos, bytes: usize, is_rest: bool, has_more: bool) {
-        if is_rest || self.turns.has_begun(now) || !self.turns.is_limited() {
+        if is_rest {
+            self.turns.on_rest_sent(now, bytes);
+        } else if self.turns.has_begun(now) || !self.turns.is_limited() {
             self.turns.on_sent(now, bytes);
         }
         if !has_more && self.waits_until == Nanos::NEVER {

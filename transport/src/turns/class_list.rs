@@ -18,6 +18,8 @@ pub(crate) struct ClassList {
     pub(crate) pause: ClassPause,
     /// Its rate or a pause was found to close it: until then.
     closed_until: Option<Nanos>,
+    /// Bytes that others have sent at its rate while a rest waits: as many may leave of the rest.
+    pub(crate) rest_credit: usize,
     /// Frames of a turn at its rate.
     pub(crate) frames: usize,
     /// Cost that it may have until its turn ends; of classes with shares.
@@ -40,7 +42,7 @@ impl ClassList {
         };
         let (turns, pause) = (TurnList::new(slots, turn_cost), ClassPause::new(watchdog));
         let frames = rate.frames(TURN_FRAMES);
-        Self { turns, rate, pause, closed_until: None, frames, credit: 0, quantum }
+        Self { turns, rate, pause, closed_until: None, rest_credit: 0, frames, credit: 0, quantum }
     }
 
     /// Slots wait, and one may send. If only its rate or a pause keeps them, [`Self::closed_until`]
@@ -80,10 +82,10 @@ impl ClassList {
         }
     }
 
-    /// A call that takes turns ends: without work the class needs none, unless a rest waits for it.
+    /// A call that takes turns ends: without work the class needs none, unless it has a rest.
     #[inline]
-    pub(crate) fn end_call(&mut self, rest_waits: bool) {
-        if self.turns.list.is_empty() && !rest_waits {
+    pub(crate) fn end_call(&mut self, has_rest: bool) {
+        if self.turns.list.is_empty() && !has_rest {
             self.rate.release();
         }
     }

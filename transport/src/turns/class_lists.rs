@@ -18,6 +18,11 @@ use crate::clock::Nanos;
 /// because their client is gone.
 const DEBT_TURNS: i64 = 8;
 
+/// Bytes that others have sent before those of a rest leave, a full frame, and the most that are
+/// remembered: 16 of them.
+const REST_CREDIT_MIN: usize = 4160;
+const REST_CREDIT_MAX: usize = 16 * REST_CREDIT_MIN;
+
 /// Places of classes, a bit for each.
 pub(crate) type Places = u16;
 
@@ -32,10 +37,13 @@ pub(crate) struct ClassLists {
     device: RateTurns,
     /// It was found to close them: until then.
     device_closed_until: Option<Nanos>,
-    /// The last frames to the NIC were those of a rest: others are next.
-    rest_was_last: bool,
-    /// A rest waits for a turn, which is its own although nothing else waits.
-    rest_waits: bool,
+    /// A rest was asked for lately: it has credit for the bytes of others, and its turns stay.
+    has_rest: bool,
+    /// The visit is one to a rest.
+    in_rest: bool,
+    /// Bytes that others have sent at the rate of the device meanwhile: as many may leave of the
+    /// rest.
+    rest_credit: usize,
     /// The first class has no limit of bytes ahead of it.
     pub(crate) has_first: bool,
     /// Place in `classes` of each number of a class.
@@ -91,8 +99,9 @@ impl ClassLists {
             strict,
             device: RateTurns::new(classes.rates.device.clone()),
             device_closed_until: None,
-            rest_was_last: false,
-            rest_waits: false,
+            has_rest: false,
+            in_rest: false,
+            rest_credit: 0,
             has_first,
             place_of,
             numbers: order.into_boxed_slice(),
@@ -197,36 +206,53 @@ impl ClassLists {
     }
 
     /// A pause, or the rate of its class or of the device, hold up the rest of a slot. At a rate it
-    /// has the turns of others, as many as all of them together while they wait.
+    /// has a turn when no others wait for one, or has as many bytes as others sent while it waited:
+    /// whichever is asked first when a turn begins, half of the rate is left to either.
     pub(crate) fn holds_rest(&mut self, now: Nanos, slot: u32) -> bool {
         let (place, local) = (self.place(slot), self.local());
         if place == local {
             return false;
         }
+        self.has_rest = true;
         if self.classes[place].pause.closed_until(now).is_some() {
             return true;
         }
-        let (of_device, of_class) = (self.device.is_limited(), self.classes[place].rate.is_limited());
-        if !of_device && !of_class {
-            return false;
+        let mut is_held = false;
+        if self.classes[place].rate.is_limited() {
+            let others_wait = self.has_open(place..place + 1, now);
+            let class = &mut self.classes[place];
+            let has_turn = !others_wait && class.rate.turn_begin(now) <= now;
+            is_held |= !has_turn && class.rest_credit < REST_CREDIT_MIN;
         }
-        let mut sharing =
-            self.classes[..local].iter_mut().enumerate().filter(|(other, _)| of_device || *other == place);
-        let others_wait = sharing.any(|(_, class)| class.turns.has_turn() && class.pause.closed_until(now).is_none());
-        let begin = self.device.turn_begin(now).max(self.classes[place].rate.turn_begin(now));
-        self.rest_waits = begin > now || self.rest_was_last && others_wait;
-        self.rest_waits
+        if self.device.is_limited() {
+            let others_wait = self.has_open(0..local, now);
+            let has_turn = !others_wait && self.device.turn_begin(now) <= now;
+            is_held |= !has_turn && self.rest_credit < REST_CREDIT_MIN;
+        }
+        is_held
     }
 
-    /// Frames of a visit to the rest of a slot, at most `most`.
-    pub(crate) fn frames_of_rest(&self, slot: u32, most: usize) -> usize {
+    /// Slots of one of these classes wait, and it is neither paused nor found closed by its rate.
+    fn has_open(&mut self, places: core::ops::Range<usize>, now: Nanos) -> bool {
+        self.classes[places].iter_mut().any(|class| {
+            class.turns.has_turn() && class.closed_until().is_none() && class.pause.closed_until(now).is_none()
+        })
+    }
+
+    /// A visit to the rest of a slot begins: its frames, at most `most`.
+    pub(crate) fn begin_rest(&mut self, slot: u32, most: usize) -> usize {
+        self.in_rest = true;
         let place = self.place(slot);
         if place == self.local() { most } else { self.device.frames(self.classes[place].rate.frames(most)) }
     }
 
-    /// Frames of a rest were sent.
-    pub(crate) fn on_rest_sent(&mut self, slot: u32) {
-        self.rest_was_last = self.place(slot) != self.local();
+    pub(crate) fn end_rest(&mut self) {
+        self.in_rest = false;
+    }
+
+    /// A slot is removed, which may be that of the rest.
+    pub(crate) fn forget_rest(&mut self) {
+        self.has_rest = false;
     }
 
     pub(crate) fn end_call(&mut self) {
@@ -234,11 +260,11 @@ impl ClassLists {
         let mut has_more = false;
         for class in &mut self.classes[..local] {
             class.turns.end_call();
-            class.end_call(self.rest_waits);
+            class.end_call(self.has_rest);
             has_more |= !class.turns.list.is_empty();
         }
         self.classes[local].turns.end_call();
-        if !has_more && !self.rest_waits {
+        if !has_more && !self.has_rest {
             self.device.release();
         }
         self.is_stuck = !core::mem::take(&mut self.has_sent);
@@ -274,6 +300,12 @@ impl ClassLists {
         let class = &mut self.classes[place];
         class.turns.list.charge(slot, cost);
         class.on_sent(now, nic_bytes);
+        if self.has_rest && !is_local {
+            for credit in [&mut class.rest_credit, &mut self.rest_credit] {
+                let after = if self.in_rest { credit.saturating_sub(nic_bytes) } else { *credit + nic_bytes };
+                *credit = after.min(REST_CREDIT_MAX);
+            }
+        }
         if !is_local && self.device.is_limited() {
             self.device.on_sent(now, nic_bytes);
         }
@@ -281,7 +313,6 @@ impl ClassLists {
             return;
         }
         class.turns.has_sent = true;
-        self.rest_was_last &= is_local;
         let (cost, most) = (i64::from(cost), DEBT_TURNS * turn_cost);
         self.local_ahead = (self.local_ahead + if is_local { cost } else { -cost }).clamp(-most, most);
         self.strict_ahead =

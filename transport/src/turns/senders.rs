@@ -74,6 +74,9 @@ impl Senders {
     /// As [`FairList::forget`].
     pub(crate) fn forget(&mut self, slot: u32) {
         self.turns(slot).list.forget(slot);
+        if let Some(classes) = &mut self.classes {
+            classes.forget_rest();
+        }
     }
 
     /// No slot is listed that the rate and the pauses of its class let send, as of the last call
@@ -135,15 +138,15 @@ impl Senders {
         self.classes.as_mut().is_some_and(|classes| classes.holds_rest(now, slot))
     }
 
-    /// Frames of a visit to the rest of a slot, at most `most`.
-    pub(crate) fn frames_of_rest(&self, slot: u32, most: usize) -> usize {
-        self.classes.as_ref().map_or(most, |classes| classes.frames_of_rest(slot, most))
+    /// A visit to the rest of a slot begins: its frames, at most `most`.
+    pub(crate) fn begin_rest(&mut self, slot: u32, most: usize) -> usize {
+        self.classes.as_mut().map_or(most, |classes| classes.begin_rest(slot, most))
     }
 
-    /// Frames of a rest were sent.
-    pub(crate) fn on_rest_sent(&mut self, slot: u32) {
+    /// The visit has ended.
+    pub(crate) fn end_rest(&mut self) {
         if let Some(classes) = &mut self.classes {
-            classes.on_rest_sent(slot);
+            classes.end_rest();
         }
     }
 

@@ -249,7 +249,7 @@ fn queue_pairs_that_are_destroyed_do_not_pass_by_the_rate_of_their_account() {
         pair.now = pair.now + Nanos::from_millis(1);
         let (now, host) = (pair.now, &mut pair.hosts[0]);
         let sent = host.endpoint.transmit_of(now, host.qpn, 1000, &mut host.app, &mut host.nic);
-        assert_eq!(sent.is_left, sent.visits == 0, "a rest leaves whole, or waits");
+        assert!(sent.is_left || sent.visits > 0, "a rest leaves, or waits");
         bytes += host.nic.frames.drain(..).map(|frame| frame.len()).sum::<usize>();
     }
     // 80 ms and the burst, and the debt of half a second with the rest that went beyond it.
