@@ -259,9 +259,11 @@ impl RateTurns {
             return;
         }
         self.booked.bytes -= bytes;
-        // The next visit is as long.
         if self.booked.bytes < bytes {
+            // The next frames are as long: it is used up as well.
+            let turn = self.booked;
             self.release();
+            self.booked = turn.used_up(0);
         }
     }
 

@@ -277,6 +277,31 @@ fn small_messages_beside_large_ones_leave_the_rate_in_use() {
     }
 }
 
+/// It has turns as long as those of the others.
+#[test]
+fn a_stream_of_small_messages_has_its_share_beside_large_ones() {
+    for kbit_per_s in [10_000, 1_000_000] {
+        let settings = Settings { service: ServiceType::Uc, mtu: 4096, ..Settings::default() };
+        let (mut pair, _) = limited(settings, 0, kbit_per_s, 3);
+        let (end, mut bytes) = (pair.now + Nanos::from_millis(500), [0_u64; 2]);
+        while pair.now < end {
+            for (index, bytes) in [(FIRST, 65_536), (FIRST + 1, 65_536), (FIRST + 2, 64)] {
+                fill(&mut pair, index, SendOp::Write, bytes);
+            }
+            pair.turn(&mut no_fault);
+            pair.now = pair.now + Nanos::from_micros(2);
+            for (index, _) in pair.hosts[0].take() {
+                let is_small = index == u64::from(FIRST) + 2;
+                bytes[usize::from(is_small)] += if is_small { 64 + 74 } else { 65_536 };
+            }
+            tidy(&mut pair);
+        }
+        let all = bytes[0] + bytes[1];
+        assert!(all * 100 > u64::from(kbit_per_s) * 125 / 2 * 90, "{kbit_per_s}: {bytes:?}");
+        assert!(bytes[1] * 4 > all, "{kbit_per_s}: {bytes:?}");
+    }
+}
+
 /// A message of each of many queue pairs at once, as at a barrier.
 #[test]
 fn a_small_message_of_each_of_many_queue_pairs_does_not_wait_for_full_turns() {
