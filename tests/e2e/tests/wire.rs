@@ -19,7 +19,10 @@ pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<S
     // Protocols that it would take payloads for, and then find malformed: random bytes sometimes
     // look like Fibre Channel over InfiniBand with a wrong checksum, and a SEND without payload
     // like RPC over RDMA that ends too soon.
-    for guess in ["fcoib", "rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
+    const GUESSES: [&str; 9] =
+        ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc", "fcoib", "infiniband.eoib", "infiniband_sdp"];
+    tshark.args(["--disable-heuristic", "eth_over_ib"]);
+    for guess in GUESSES {
         tshark.args(["--disable-protocol", guess]);
     }
     tshark.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);

@@ -161,9 +161,12 @@ fn tshark(file: &Path, side: Side, filter: &str, fields: &[&str], log: &str) -> 
     let is = if side == Side::Rxe { "==" } else { "!=" };
     let filter = format!("eth.src {is} {mac} && {filter}");
     let mut tshark = Command::new("tshark");
-    // Protocols that it would take payloads for, and then find malformed.
+    // Protocols that it would take payloads for, and then find malformed: all that it guesses.
+    // udaddy sends memory as it finds it.
+    const GUESSES: [&str; 9] =
+        ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc", "fcoib", "infiniband.eoib", "infiniband_sdp"];
     tshark.args(["--disable-heuristic", "eth_over_ib"]);
-    for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
+    for guess in GUESSES {
         tshark.args(["--disable-protocol", guess]);
     }
     tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields"]);
