@@ -191,7 +191,9 @@ impl Endpoint {
     pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), Reject> {
         let (slot, qp) = self.find_mut(qpn)?;
         if qp.post_recv(work) {
-            self.classify(slot);
+            if qp.may_change_class() {
+                self.classify(slot);
+            }
             self.schedule(slot);
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::{
     class_pause::PauseStorm,
     classes::{CLASSES, ClassConfig, LOCAL, Selection, TrafficClasses},
     fair::FairOwner,
-    shared_rate::RateTurns,
+    shared_rate::{FULL_FRAME, RateTurns},
 };
 use crate::clock::Nanos;
 
@@ -20,7 +20,7 @@ const DEBT_TURNS: i64 = 8;
 
 /// Bytes that others have sent before those of a rest leave, a full frame, and the most that are
 /// remembered: 16 of them.
-const REST_CREDIT_MIN: usize = 4160;
+const REST_CREDIT_MIN: usize = FULL_FRAME as usize;
 const REST_CREDIT_MAX: usize = 16 * REST_CREDIT_MIN;
 
 /// Places of classes, a bit for each.

@@ -30,7 +30,7 @@ const UNIT: u64 = 16;
 const TURN: Nanos = Nanos::from_micros(100);
 
 /// Bytes of a full frame.
-const FULL_FRAME: u64 = 4160;
+pub(super) const FULL_FRAME: u64 = 4160;
 
 /// Frames of a turn at this rate, at most `most`; 0 is no limit.
 fn frames_of(kbit_per_s: u32, most: usize) -> usize {
